@@ -1,0 +1,162 @@
+# make                  engine and module
+# make test-bins        unit tests, the fake engine
+# make fuzz             libFuzzer targets (clang)
+# make bench            benchmarks
+#
+# SAN=1   AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
+# TSAN=1  ThreadSanitizer, in build-tsan/
+# CC=clang builds in build-clang/
+
+CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+suffix :=
+ifneq (,$(findstring clang,$(CC)))
+suffix := -clang
+endif
+
+OPT := -O2
+ifdef SAN
+suffix := $(suffix)-asan
+SANFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+            -fno-omit-frame-pointer
+OPT := -O1
+endif
+ifdef TSAN
+suffix := $(suffix)-tsan
+SANFLAGS := -fsanitize=thread -fno-omit-frame-pointer
+OPT := -O1
+endif
+
+B := build$(suffix)
+
+VERSION := 0.1.0
+
+WARN := -Wall -Wextra -Werror -Wpointer-arith -Wstrict-prototypes \
+        -Wmissing-prototypes -Wno-unused-parameter
+CFLAGS ?= -g
+FP := -ffp-contract=off -fno-math-errno -fno-trapping-math
+PKGS := libpcre2-8 libutf8proc yajl libspng libjpeg libcrypto
+
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -DVLM_VERSION='"$(VERSION)"' -I. $(OPT) \
+    $(WARN) $(FP) $(CFLAGS) $(SANFLAGS) $(shell pkg-config --cflags $(PKGS)) \
+    -pthread -MMD -MP
+LIBS = $(shell pkg-config --libs $(PKGS)) -lm -pthread
+LINK = $(CC) $(CFLAGS) $(SANFLAGS) -pthread
+
+# one static library a component, in the order of dependency
+
+channel_src := $(wildcard engine/channel/*.c)
+base_src    := $(wildcard engine/base/*.c)
+kernels_src := $(wildcard kernels/cpu/*.c)
+image_src   := $(wildcard engine/image/*.c)
+text_src    := $(wildcard engine/text/*.c)
+model_src   := $(wildcard engine/model/*.c engine/model/families/*.c)
+runtime_src := $(wildcard engine/cache/*.c engine/runtime/*.c)
+cli_src     := $(wildcard engine/cli/*.c)
+core_src    := $(wildcard ngx_vlm_module/core/*.c)
+testlib_src := $(wildcard t/unit/lib/*.c)
+
+components := channel base kernels image text model runtime cli core testlib
+
+lib = $(B)/lib$(1).a
+
+define component
+$(1)_obj := $$(patsubst %.c,$$(B)/%.o,$$($(1)_src))
+$$(call lib,$(1)): $$($(1)_obj)
+	@rm -f $$@
+	@ar rcs $$@ $$^
+endef
+$(foreach c,$(components),$(eval $(call component,$(c))))
+
+needs_channel := channel
+needs_base    := base
+needs_kernels := kernels
+needs_image   := image base
+needs_text    := text channel base
+needs_model   := model text image kernels channel base
+needs_runtime := runtime model text image kernels channel base
+needs_cli     := cli $(needs_runtime)
+needs_core    := core channel
+
+libs_of = $(foreach l,$(needs_$(1)),$(call lib,$(l)))
+
+all: engine module
+
+engine: $(B)/vlm-engine
+
+$(B)/vlm-engine: $(B)/engine/main.o $(call libs_of,cli)
+	$(LINK) -o $@ $^ $(LIBS)
+
+# instruction sets: one file each over shared logic
+
+$(B)/kernels/cpu/%_avx2.o: ISA := -mavx2 -mfma -mf16c
+$(B)/kernels/cpu/%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl \
+    -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+$(B)/kernels/%.o: OPT := $(if $(SANFLAGS),$(OPT),-O3)
+
+$(B)/%.o: %.c
+	@mkdir -p $(dir $@)
+	$(CC) $(ALL_CFLAGS) $(ISA) -c -o $@ $<
+
+# t/unit/COMPONENT_NAME.c links its component and what that needs
+
+units := $(patsubst t/unit/%.c,$(B)/t/unit/%,$(wildcard t/unit/*.c))
+
+.SECONDEXPANSION:
+$(B)/t/unit/%: $(B)/t/unit/%.o $(call lib,testlib) \
+        $$(call libs_of,$$(firstword $$(subst _, ,$$(notdir $$@))))
+	$(LINK) -o $@ $^ $(LIBS)
+
+$(B)/fake_engine: $(B)/t/engine/fake_engine.o $(call lib,channel)
+	$(LINK) -o $@ $^ -lcrypto -pthread
+
+test-bins: $(units) $(B)/fake_engine
+
+# fuzz targets: t/fuzz/COMPONENT_NAME.c, built whole with the fuzzer's
+# instrumentation
+
+FUZZ_FLAGS := -g -O1 -fsanitize=fuzzer,address,undefined \
+              -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+fuzzers := $(patsubst t/fuzz/%.c,build-fuzz/%,$(wildcard t/fuzz/*.c))
+
+fuzz: $(fuzzers)
+
+fuzz_src = $(foreach l,$(needs_$(firstword $(subst _, ,$(1)))),$($(l)_src))
+
+build-fuzz/%: t/fuzz/%.c $$(call fuzz_src,$$*)
+	@mkdir -p $(dir $@)
+	clang -std=c11 -D_GNU_SOURCE -DVLM_FUZZ -I. $(WARN) $(FUZZ_FLAGS) \
+	    $(shell pkg-config --cflags $(PKGS)) -pthread -o $@ \
+	    $< $(call fuzz_src,$*) $(LIBS)
+
+# benchmarks: bench/NAME.c
+
+benches := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
+
+bench: $(benches)
+
+$(B)/bench/%: $(B)/bench/%.o $(call libs_of,runtime)
+	$(LINK) -o $@ $^ $(LIBS)
+
+# the module, built against the headers of Debian's nginx-dev; NGINX_SRC may
+# name another configured way, see tools/build-module
+
+module_dep := config $(wildcard ngx_vlm_module/*.[ch] \
+    ngx_vlm_module/core/*.[ch] engine/channel/*.[ch])
+
+module: $(B)/ngx_http_vlm_module.so
+
+$(B)/ngx_http_vlm_module.so: $(module_dep) tools/build-module
+	@mkdir -p $(B)
+	tools/build-module $(B)
+
+clean:
+	rm -rf build build-*
+
+.PHONY: all engine module test-bins fuzz bench clean
+.SECONDARY:
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)
