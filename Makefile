@@ -115,6 +115,21 @@ $(B)/fake_engine: $(B)/t/engine/fake_engine.o $(call lib,channel)
 
 test-bins: $(units) $(B)/fake_engine
 
+# compressed test data, once for all variants
+
+DATA := build-data/images_rgb/info.json build-data/qwen3/tokenizer.json \
+        build-data/qwen3/cases.jsonl
+
+data: $(DATA)
+
+build-data/images_rgb/info.json: t/data/images_rgb.tar.xz
+	@mkdir -p build-data
+	tar -C build-data -xJmf $<
+
+build-data/qwen3/%: t/data/qwen3-%.xz
+	@mkdir -p $(dir $@)
+	xz -dc $< > $@
+
 # fuzz targets: t/fuzz/COMPONENT_NAME.c, built whole with the fuzzer's
 # instrumentation
 
@@ -156,7 +171,7 @@ $(B)/ngx_http_vlm_module.so: $(module_dep) tools/build-module
 clean:
 	rm -rf build build-*
 
-.PHONY: all engine module test-bins fuzz bench clean
+.PHONY: all engine module test-bins data fuzz bench clean
 .SECONDARY:
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
