@@ -85,6 +85,15 @@ const vlm_model_info_t *vlm_model_info(const vlm_model_t *m);
 const vlm_tokenizer_t *vlm_model_tokenizer(const vlm_model_t *m);
 const vlm_chat_format_t *vlm_model_chat(const vlm_model_t *m);
 
+/*
+ * Appends what a checkpoint is and costs, as text for people or as a JSON
+ * object: family, parameters, bytes of its parts, context, KV memory; with
+ * width and height (not 0) tokens and multiply-adds of such a picture too.
+ * The model need not be loaded.
+ */
+int vlm_model_describe(const vlm_model_t *m, uint32_t width, uint32_t height,
+    int json, vlm_buf_t *out, vlm_error_t *err);
+
 
 /*
  * The resolved preprocessing of one picture: everything that its embedding
