@@ -38,7 +38,7 @@ WARN := -Wall -Wextra -Werror -Wpointer-arith -Wstrict-prototypes \
         -Wmissing-prototypes -Wno-unused-parameter
 CFLAGS ?= -g
 FP := -ffp-contract=off -fno-math-errno -fno-trapping-math
-PKGS := libpcre2-8 libutf8proc yajl libspng libjpeg libcrypto
+PKGS := libpcre2-8 libutf8proc yajl spng libjpeg libcrypto zlib
 
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -DVLM_VERSION='"$(VERSION)"' -I. $(OPT) \
     $(WARN) $(FP) $(CFLAGS) $(SANFLAGS) $(shell pkg-config --cflags $(PKGS)) \
