@@ -40,7 +40,7 @@ int vlm_pool_size(const vlm_pool_t *pool);
  */
 void vlm_pool_run(vlm_pool_t *pool, int ntasks, vlm_task_pt fn, void *arg);
 
-/* CPUs that this process may use: affinity mask and cgroup quota */
+/* CPUs that this process may use: affinity mask and cgroup quota (cpus.c) */
 int vlm_cpu_count(void);
 
 
@@ -67,6 +67,14 @@ struct vlm_queue_s {
     void                *shared;        /* one more, for all workers */
     size_t               shared_size;
 };
+
+/* vlm_cpu_device() with a given instruction set, for tests */
+int vlm_cpu_has_isa(vlm_isa_t isa);
+vlm_device_t *vlm_cpu_device_isa(vlm_isa_t isa, int nthreads,
+    const vlm_ops_t **ops, char *err, size_t errlen);
+
+/* ops->alloc(); of free() */
+void *vlm_cpu_alloc(size_t size);
 
 /* the first failure sticks until sync() */
 void vlm_cpu_fail(vlm_queue_t *q, const char *fmt, ...)
