@@ -69,10 +69,9 @@ typedef struct {
     uint8_t             delimiter[4 + VLM_MULTIPART_BOUNDARY];
     size_t              delimiter_len;
 
-    /* what has been matched of a delimiter line in earlier pieces */
+    /* a delimiter line begun in earlier pieces, and those bytes of it */
     unsigned            match;
     size_t              matched;
-    size_t              skip;           /* leading bytes not in the input */
     uint8_t             pending[VLM_MULTIPART_PENDING];
     size_t              pending_len;
 
