@@ -23,7 +23,10 @@ typedef struct {
         vlm_event_error_t       error;
     } u;
 
-    /* the bytes behind the body: u.text.length, u.error.length of them */
+    /*
+     * the bytes behind the body: u.text.length of text followed by
+     * u.text.nlogprobs; u.error.length
+     */
     const char                 *text;
 
     /* where a reader puts them; a writer leaves it alone */

@@ -35,8 +35,13 @@ typedef struct {
     uint64_t             arena_size;
 
     vlm_hello_t          hello;
+    uint32_t             hello_pos;
+    uint32_t             nfds;
+    int                  fds[VLM_NFDS];     /* until the hello is complete */
+
     uint64_t             submit_head;       /* private copies */
     uint64_t             event_tail;
+    uint32_t             info_version;
 
     pid_t                pid;               /* from SO_PEERCRED */
     uid_t                uid;
@@ -58,9 +63,15 @@ int vlm_peer_accept(vlm_peer_t *p, int listen_fd);
 
 /*
  * Reads the hello and answers; call when the socket is readable, until OK.
- * On ERROR the refusal has been sent where it could be.
+ * On ERROR the refusal has been sent where it could be.  State and info may
+ * be set only after OK; they are 0 (LOADING) before.
  */
 int vlm_peer_handshake(vlm_peer_t *p);
+
+/* sends a welcome with this reason (VLM_WELCOME_BUSY) in place of a handshake */
+void vlm_peer_refuse(vlm_peer_t *p, uint32_t reason);
+
+/* why and err survive it; it may be called twice */
 void vlm_peer_close(vlm_peer_t *p);
 
 /* the socket is readable after the handshake: CLOSED, OK or ERROR */
@@ -87,12 +98,15 @@ const uint8_t *vlm_peer_arena(const vlm_peer_t *p, uint64_t offset,
 
 /*
  * Writes one event (event->text: u.text.length or u.error.length bytes, at
- * most VLM_MAX_EVENT_TEXT).  AGAIN: the ring has no room; keep the event and
- * try later.  Does not ring: call vlm_peer_ring() once after a batch.
+ * most VLM_MAX_EVENT_TEXT; log probabilities of u.text.nlogprobs bytes follow
+ * them).  AGAIN: the ring has no room; keep the event and try later: the
+ * worker does not tell when it made room.  ERROR: the event is impossible or
+ * the ring is damaged.  Does not ring: call vlm_peer_ring() once after a
+ * batch.
  */
 int vlm_peer_send(vlm_peer_t *p, const vlm_event_t *event);
 
-/* bytes free in the event ring */
+/* bytes free in the event ring; 0 if it is damaged, and send will tell */
 size_t vlm_peer_room(vlm_peer_t *p);
 void vlm_peer_ring(vlm_peer_t *p);
 

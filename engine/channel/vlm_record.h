@@ -32,6 +32,7 @@
 #define VLM_MAX_LOGIT_BIAS      1024
 #define VLM_MAX_SCOPE           64
 #define VLM_MAX_REQUEST_ID      64
+#define VLM_MAX_MODEL           256
 #define VLM_MAX_CHOICES         64
 #define VLM_MAX_TOP_LOGPROBS    20
 
@@ -118,7 +119,10 @@ typedef struct {
 
 /*
  * All pointers belong to whoever filled the struct; after a decode they point
- * into the buffer given to vlm_record_decode().
+ * into the record and the scratch given to vlm_record_decode().
+ *
+ * The messages share out the parts in order: the first one begins at part 0,
+ * each following one where the one before ends, the last one ends at nparts.
  */
 
 typedef struct {
@@ -157,7 +161,9 @@ void vlm_record_encode(const vlm_request_t *req, void *to, size_t size);
  * arena itself) into *req.  Arrays are placed in "scratch", which must hold
  * vlm_record_scratch(size) bytes and be aligned for any type.  Checks every
  * count, length, index, role and type, numbers for being finite and in range,
- * and that each extent lies in an arena of arena_size bytes.
+ * and that each extent lies in an arena of arena_size bytes.  Fields of
+ * sampling whose bit is not set become 0.  Texts may overlap, and what they
+ * sum up to is not limited here.
  * Returns 0, or -1 and a reason in *why (a static string).
  */
 size_t vlm_record_scratch(size_t size);

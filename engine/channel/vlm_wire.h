@@ -42,6 +42,7 @@
 #define VLM_MAX_EVENT_FRAME     8192    /* header, body and text */
 #define VLM_MAX_EVENT_TEXT      4096    /* of one text or error event */
 #define VLM_MAX_SUBMISSIONS     65536   /* entries of the submission ring */
+#define VLM_MAX_REQUESTS        65536   /* slots of one worker */
 
 
 /* refusal reasons in vlm_welcome_t.refused */

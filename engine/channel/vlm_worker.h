@@ -62,13 +62,19 @@ int vlm_worker_open(vlm_worker_t *w, const vlm_worker_conf_t *conf,
 int vlm_worker_handshake(vlm_worker_t *w);
 void vlm_worker_close(vlm_worker_t *w);
 
+/* why and err survive vlm_worker_close(), which may be called twice */
+
 /*
  * To be called when the socket gets readable after the handshake: CLOSED when
  * the engine is gone, OK when it is still there, ERROR if it sent anything.
  */
 int vlm_worker_check(vlm_worker_t *w);
 
-/* The engine's state (VLM_STATE_*), gauges, and a consistent copy of info. */
+/*
+ * The engine's state (VLM_STATE_*; FAILED if it is none of them), gauges, and
+ * a consistent copy of info: names are terminated, nmodels is in range.  OK,
+ * or AGAIN if the engine has not told it yet or is just telling it.
+ */
 uint32_t vlm_worker_state(const vlm_worker_t *w);
 void vlm_worker_gauges(const vlm_worker_t *w, vlm_gauges_t *gauges);
 int vlm_worker_info(const vlm_worker_t *w, vlm_engine_info_t *info);
