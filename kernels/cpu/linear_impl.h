@@ -1,0 +1,265 @@
+
+/*
+ * Products over the kernels of one instruction set.  The file that includes
+ * this one has defined
+ *
+ *   LINEAR       the name of its vlm_cpu_linear_t
+ *   TILE_ROWS    the greatest height of a tile
+ *   SLICE_DEPTH  steps of a slice
+ *
+ *   direct_tile(rows, dtype, a, w, k, c)
+ *                adds k steps of a tile and a panel to c [rows][32]
+ *   widen(dtype, w, depth, slice)
+ *                a slice of a panel as float32, in an order of its own
+ *   slice_tile(rows, a, slice, depth, c, ahead, step)
+ *                adds a slice to c; prefetches a line at "ahead" at each
+ *                step, "step" bytes further each time
+ *
+ * All of them take k in order, so a result does not depend on the choice.
+ */
+
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/vmath.h"
+
+
+static void
+start_tile(const vlm_product_t *p, int64_t panel, int64_t rows, float *c)
+{
+    v16           lo, hi;
+    int64_t       i;
+    const float  *bias;
+
+    lo = hi = v16_zero();
+
+    if (p->bias != NULL) {
+        bias = p->bias + panel * VLM_PANEL;
+        lo = v16_load(bias);
+        hi = v16_load(bias + 16);
+    }
+
+    for (i = 0; i < rows; i++) {
+        v16_store(c + i * VLM_PANEL, lo);
+        v16_store(c + i * VLM_PANEL + 16, hi);
+    }
+}
+
+
+/* 16 finished columns of a row, of which y may have fewer */
+
+VLM_VEC_INLINE void
+finish(const vlm_product_t *p, int64_t row, int64_t column, v16 v)
+{
+    int           n;
+    float        *y;
+    const float  *r;
+
+    if (column >= p->n) {
+        return;
+    }
+
+    y = p->y + row * p->y_stride + column;
+    r = p->residual == NULL
+        ? NULL : p->residual + row * p->residual_stride + column;
+
+    if (p->n - column >= 16) {
+        v16_store(y, r != NULL ? v16_add(v, v16_load(r)) : v);
+        return;
+    }
+
+    n = (int) (p->n - column);
+    v16_store_n(y, r != NULL ? v16_add(v, v16_load_n(r, n)) : v, n);
+}
+
+
+VLM_VEC_INLINE void
+finish_tile(const vlm_product_t *p, int64_t panel, int64_t row, int64_t rows,
+    const float *c, vlm_act_t act)
+{
+    v16      lo, hi;
+    int64_t  i;
+
+    for (i = 0; i < rows; i++) {
+        lo = v16_act(v16_load(c + i * VLM_PANEL), act);
+        hi = v16_load(c + i * VLM_PANEL + 16);
+
+        if (p->gated) {
+            finish(p, row + i, panel * VLM_HALF_PANEL, v16_mul(lo, hi));
+            continue;
+        }
+
+        finish(p, row + i, panel * VLM_PANEL, lo);
+        finish(p, row + i, panel * VLM_PANEL + 16, v16_act(hi, act));
+    }
+}
+
+
+static void
+end_tile(const vlm_product_t *p, int64_t panel, int64_t row, int64_t rows,
+    const float *c)
+{
+    switch (p->act) {
+
+    case VLM_ACT_SILU:
+        finish_tile(p, panel, row, rows, c, VLM_ACT_SILU);
+        break;
+
+    case VLM_ACT_GELU:
+        finish_tile(p, panel, row, rows, c, VLM_ACT_GELU);
+        break;
+
+    case VLM_ACT_GELU_TANH:
+        finish_tile(p, panel, row, rows, c, VLM_ACT_GELU_TANH);
+        break;
+
+    case VLM_ACT_QUICK_GELU:
+        finish_tile(p, panel, row, rows, c, VLM_ACT_QUICK_GELU);
+        break;
+
+    default:
+        finish_tile(p, panel, row, rows, c, VLM_ACT_NONE);
+        break;
+    }
+}
+
+
+static void
+direct(const vlm_product_t *p, int64_t panel, int64_t npanels)
+{
+    int64_t               end;
+    const char           *w;
+    _Alignas(64) float    c[TILE_ROWS * VLM_PANEL];
+
+    end = panel + npanels;
+
+    for (/* void */; panel < end; panel++) {
+        w = p->panels + (size_t) panel * p->panel_bytes;
+
+        start_tile(p, panel, p->rows, c);
+        direct_tile(p->rows, p->dtype, p->tiles, w, p->k, c);
+        end_tile(p, panel, 0, p->rows, c);
+    }
+}
+
+
+/*
+ * What the first tiles of a slice prefetch meanwhile: the same panel's next
+ * slice, or the first slice of the panel that follows this group.
+ */
+
+typedef struct {
+    const char  *from;
+    size_t       left;
+} ahead_t;
+
+
+static ahead_t
+next_slice(const vlm_product_t *p, int64_t panel, int64_t npanels, int64_t k,
+    int64_t depth)
+{
+    size_t   line, here;
+    ahead_t  ahead;
+
+    line = VLM_PANEL * vlm_dtype_size(p->dtype);
+    here = (size_t) panel * p->panel_bytes;
+
+    if (k + depth < p->k) {
+        ahead.from = p->panels + here + (size_t) (k + depth) * line;
+        ahead.left = (size_t) (p->k - k - depth) * line;
+
+    } else {
+        ahead.from = p->panels + here + (size_t) npanels * p->panel_bytes;
+        ahead.left = p->panel_bytes;
+    }
+
+    if (ahead.left > SLICE_DEPTH * line) {
+        ahead.left = SLICE_DEPTH * line;
+    }
+
+    return ahead;
+}
+
+
+/* a slice of a group with one tile of x */
+
+static void
+group_tile(const vlm_product_t *p, int64_t tile, int64_t k, int64_t depth,
+    int64_t npanels, const float *slices, float *c, ahead_t *ahead)
+{
+    int64_t       i, row, rows;
+    size_t        bytes;
+    const float  *a;
+
+    row = vlm_tile_row(p, tile);
+    rows = vlm_tile_row(p, tile + 1) - row;
+    a = p->tiles + vlm_tile_offset(p, tile) + k * rows;
+
+    for (i = 0; i < npanels; i++) {
+
+        bytes = (size_t) depth * 64;
+
+        if (ahead[i].left < bytes) {
+            bytes = 0;
+        }
+
+        slice_tile(rows, a, slices + i * SLICE_DEPTH * VLM_PANEL, depth,
+                   c + i * TILE_ROWS * VLM_PANEL,
+                   bytes != 0 ? ahead[i].from : (const char *) a,
+                   bytes != 0 ? 64 : 0);
+
+        ahead[i].from += bytes;
+        ahead[i].left -= bytes;
+    }
+}
+
+
+static void
+blocked(const vlm_product_t *p, int64_t panel, int64_t npanels, int64_t tile,
+    int64_t ntiles, float *scratch)
+{
+    float    *slices, *c;
+    size_t    line;
+    int64_t   i, t, k, depth, row, rows;
+    ahead_t   ahead[VLM_MAX_GROUP];
+
+    line = VLM_PANEL * vlm_dtype_size(p->dtype);
+    slices = scratch;
+    scratch += VLM_MAX_GROUP * SLICE_DEPTH * VLM_PANEL;
+
+    for (k = 0; k < p->k; k += depth) {
+        depth = p->k - k < SLICE_DEPTH ? p->k - k : SLICE_DEPTH;
+
+        for (i = 0; i < npanels; i++) {
+            widen(p->dtype,
+                  p->panels + (size_t) (panel + i) * p->panel_bytes
+                  + (size_t) k * line,
+                  depth, slices + i * SLICE_DEPTH * VLM_PANEL);
+
+            ahead[i] = next_slice(p, panel + i, npanels, k, depth);
+        }
+
+        for (t = 0; t < ntiles; t++) {
+            row = vlm_tile_row(p, tile + t);
+            rows = vlm_tile_row(p, tile + t + 1) - row;
+            c = scratch + t * VLM_MAX_GROUP * TILE_ROWS * VLM_PANEL;
+
+            for (i = 0; k == 0 && i < npanels; i++) {
+                start_tile(p, panel + i, rows, c + i * TILE_ROWS * VLM_PANEL);
+            }
+
+            group_tile(p, tile + t, k, depth, npanels, slices, c, ahead);
+
+            for (i = 0; k + depth == p->k && i < npanels; i++) {
+                end_tile(p, panel + i, row, rows,
+                         c + i * TILE_ROWS * VLM_PANEL);
+            }
+        }
+    }
+}
+
+
+const vlm_cpu_linear_t  LINEAR = {
+    TILE_ROWS,
+    SLICE_DEPTH,
+    direct,
+    blocked
+};
