@@ -51,7 +51,7 @@
 #define VLM_FIELD_SYSTEM        3
 
 
-#define VLM_FORM_VALUE          256     /* bytes of a small value */
+#define VLM_FORM_VALUE          VLM_MAX_STOP_LEN    /* of a small value */
 
 #define VLM_STREAM_UNSET        0
 #define VLM_STREAM_TRUE         1
@@ -92,14 +92,15 @@ typedef struct {
     vlm_utf8_t          utf8;
     unsigned            index;          /* of the current field's kind */
     unsigned            seen;           /* kinds with a value */
-    unsigned            began;          /* the current part has bytes */
+    unsigned            began;          /* 1: the current part has bytes */
+    unsigned            held;           /* data that waits behind BEGIN */
+    unsigned            failed;
     uint64_t            size;           /* of the current picture */
     uint64_t            text_size;
     size_t              value_len;
     char                value[VLM_FORM_VALUE + 1];
     char                model_name[VLM_FORM_VALUE];
-    size_t              stop_used;
-    char                stop_text[VLM_MAX_STOPS * VLM_MAX_STOP_LEN];
+    char                stop_text[VLM_MAX_STOPS][VLM_FORM_VALUE];
 } vlm_form_t;
 
 
