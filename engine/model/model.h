@@ -187,7 +187,8 @@ void vlm_decoder_free(vlm_decoder_t *d);
 /*
  * Runs the layers over the batch and the head over out_rows.  logits is set
  * to a view [nout, vocab] F32 of the decoder's own memory, valid until the
- * next call.
+ * next call.  Nothing is waited for: the batch's arrays must stay until the
+ * caller has synced the queue, which also reports an operation's failure.
  */
 int vlm_decoder_step(vlm_decoder_t *d, const vlm_decode_batch_t *batch,
     vlm_tensor_t *logits, vlm_error_t *err);
