@@ -66,4 +66,14 @@ vlm_attn_tile_floats(int head_dim)
 }
 
 
+/* what a call needs at "work" at most */
+
+static inline size_t
+vlm_attn_work_floats(int head_dim)
+{
+    return (size_t) VLM_ATTN_QUERIES
+           * (vlm_attn_width(head_dim) * 2 + 3 * VLM_ATTN_TILE);
+}
+
+
 #endif /* VLM_ATTN_H */

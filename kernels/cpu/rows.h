@@ -42,9 +42,17 @@ struct vlm_cpu_rows_s {
     /* y = fn(x) */
     void (*map)(float *y, const float *x, int64_t n, vlm_map_t fn);
 
-    /* 16 lanes of exp(x - max), summed as all sums over a row are */
-    float (*sum_exp)(const float *x, int64_t n, float max);
+    /* the greatest element; NaNs are passed over, -infinity if no other */
+    float (*max)(const float *x, int64_t n);
+
+    /* sum of exp(x - max), NaNs passed over: float32 for 1,024 elements each,
+       over 16 lanes, then double */
+    double (*sum_exp)(const float *x, int64_t n, float max);
 };
+
+/* one row of a rope table: "positions" is [naxes][rows] (ops_rows.c) */
+void vlm_cpu_rope_angles(float *to, const int32_t *positions, int64_t rows,
+    int64_t row, const vlm_rope_t *rope);
 
 extern const vlm_cpu_rows_t  vlm_cpu_rows_scalar;
 extern const vlm_cpu_rows_t  vlm_cpu_rows_avx2;
