@@ -1,0 +1,302 @@
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "engine/runtime/internal.h"
+
+
+static int engine_start(vlm_engine_t *e, vlm_error_t *err);
+static int load_model(vlm_engine_t *e, vlm_error_t *err);
+static int load_runtime(vlm_engine_t *e, vlm_error_t *err);
+static void load_progress(void *data, uint64_t done, uint64_t total);
+
+
+vlm_engine_t *
+vlm_engine_create(const vlm_engine_conf_t *conf, vlm_error_t *err)
+{
+    vlm_engine_t  *e;
+
+    e = calloc(1, sizeof(vlm_engine_t));
+    if (e == NULL) {
+        vlm_fail(err, 500, NULL, "no memory");
+        return NULL;
+    }
+
+    e->conf = *conf;
+    e->state = VLM_STATE_LOADING;
+    e->out_fd = eventfd(0, EFD_NONBLOCK|EFD_CLOEXEC);
+
+    if (e->out_fd == -1 || pthread_mutex_init(&e->out_lock, NULL) != 0
+        || vlm_inbox_init(&e->inbox) != VLM_OK)
+    {
+        vlm_fail(err, 500, NULL, "cannot start: %s", strerror(errno));
+
+        if (e->out_fd != -1) {
+            close(e->out_fd);
+        }
+
+        free(e);
+        return NULL;
+    }
+
+    if (engine_start(e, err) != VLM_OK) {
+        vlm_images_stop(&e->images);
+        close(e->out_fd);
+        free(e);
+        return NULL;
+    }
+
+    return e;
+}
+
+
+static int
+engine_start(vlm_engine_t *e, vlm_error_t *err)
+{
+    int  rc;
+
+    if (vlm_images_start(&e->images, e, e->conf.image_threads, err)
+        != VLM_OK)
+    {
+        return VLM_ERROR;
+    }
+
+    rc = pthread_create(&e->thread, NULL, vlm_compute_main, e);
+
+    if (rc != 0) {
+        return vlm_fail(err, 500, NULL, "cannot start a thread: %s",
+                        strerror(rc));
+    }
+
+    return VLM_OK;
+}
+
+
+void
+vlm_engine_destroy(vlm_engine_t *e)
+{
+    if (e == NULL) {
+        return;
+    }
+
+    vlm_inbox_stop(&e->inbox);
+    pthread_join(e->thread, NULL);
+    vlm_images_stop(&e->images);
+
+    vlm_unload(e);
+    vlm_inbox_free(&e->inbox);
+    pthread_mutex_destroy(&e->out_lock);
+    close(e->out_fd);
+    free(e);
+}
+
+
+void
+vlm_engine_submit(vlm_engine_t *e, vlm_req_t *req)
+{
+    vlm_work_t  *w;
+
+    if (req->submitted_us == 0) {
+        req->submitted_us = vlm_now_us();
+    }
+
+    w = calloc(1, sizeof(vlm_work_t));
+    if (w == NULL) {
+        vlm_fail(&req->error, 500, NULL, "no memory for the request");
+        vlm_mail_final(e, req, VLM_ERROR);
+        return;
+    }
+
+    w->req = req;
+    w->seq.order = req->order;
+    w->prepare.req = req;
+    w->prepare.picture = -1;
+    req->work = w;
+
+    vlm_images_put(&e->images, &w->prepare);
+}
+
+
+void
+vlm_engine_cancel(vlm_engine_t *e, vlm_req_t *req)
+{
+    __atomic_store_n(&req->cancel, 1, __ATOMIC_RELAXED);
+    vlm_inbox_wake(&e->inbox);
+}
+
+
+const vlm_model_t *
+vlm_engine_model(const vlm_engine_t *e)
+{
+    return e->model;
+}
+
+
+void
+vlm_engine_info(const vlm_engine_t *e, vlm_engine_info_t *info)
+{
+    memset(info, 0, sizeof(*info));
+
+    info->nmodels = 1;
+    info->context_length = (uint32_t) e->mem.context;
+    info->max_images = (uint32_t) e->conf.max_images;
+    info->max_queue = (uint32_t) e->conf.max_queue;
+    info->max_image_pixels = e->conf.max_image_pixels;
+
+    snprintf(info->models[0], VLM_MODEL_NAME_LEN, "%s", e->name);
+}
+
+
+int
+vlm_load(vlm_engine_t *e, vlm_error_t *err)
+{
+    if (load_model(e, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    return load_runtime(e, err);
+}
+
+
+static int
+load_model(vlm_engine_t *e, vlm_error_t *err)
+{
+    char                     text[256];
+    uint64_t                 block;
+    vlm_model_options_t      opt;
+    const vlm_model_info_t  *info;
+
+    opt.min_pixels = e->conf.min_pixels;
+    opt.max_pixels = e->conf.max_pixels;
+    opt.cpu_pixels = 1;
+
+    e->model = vlm_model_open(e->conf.model, &opt, err);
+    if (e->model == NULL) {
+        return VLM_ERROR;
+    }
+
+    info = vlm_model_info(e->model);
+
+    snprintf(e->name, sizeof(e->name), "%s",
+             e->conf.name != NULL ? e->conf.name : info->name);
+
+    e->dev = vlm_cpu_device(e->conf.threads, &e->ops, text, sizeof(text));
+    if (e->dev == NULL) {
+        return vlm_fail(err, 500, NULL, "%s", text);
+    }
+
+    block = vlm_decoder_block_bytes(e->model, e->dev, e->ops,
+                                    e->conf.block_size);
+
+    if (vlm_memory_plan(&e->conf, info, block, &e->mem, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    vlm_log(VLM_LOG_INFO, "model \"%s\" (%s) on %s: weights %.1f MiB, KV "
+            "cache %.1f MiB (%d blocks), work space about %.1f MiB, "
+            "available %.1f MiB", e->name, info->family, e->ops->name,
+            (double) e->mem.weights / 1048576,
+            (double) e->mem.kv / 1048576, e->mem.nblocks,
+            (double) e->mem.work / 1048576,
+            (double) e->mem.available / 1048576);
+
+    if (e->mem.context < info->context) {
+        vlm_log(VLM_LOG_INFO, "context is %d tokens, the model's %d",
+                e->mem.context, info->context);
+    }
+
+    e->loaded_percent = 0;
+
+    return vlm_model_load(e->model, e->dev, e->ops, load_progress, e, err);
+}
+
+
+static void
+load_progress(void *data, uint64_t done, uint64_t total)
+{
+    int            percent;
+    vlm_engine_t  *e = data;
+
+    percent = total != 0 ? (int) (done * 100 / total) : 100;
+
+    if (percent >= e->loaded_percent + 10 || percent == 100) {
+        if (percent != e->loaded_percent) {
+            vlm_log(VLM_LOG_INFO, "loading: %d %%", percent);
+        }
+
+        e->loaded_percent = percent;
+    }
+}
+
+
+static int
+load_runtime(vlm_engine_t *e, vlm_error_t *err)
+{
+    e->queue = e->ops->queue_create(e->dev, 0);
+    e->vision_queue = e->ops->queue_create(e->dev, 1);
+
+    if (e->queue == NULL || e->vision_queue == NULL) {
+        return vlm_fail(err, 500, NULL, "cannot create a queue on %s",
+                        e->ops->name);
+    }
+
+    e->encoder = vlm_encoder_create(e->model, e->vision_queue, err);
+    if (e->encoder == NULL) {
+        return VLM_ERROR;
+    }
+
+    e->decoder = vlm_decoder_create(e->model, e->queue, e->mem.nblocks,
+                                    e->conf.block_size, e->conf.max_rows,
+                                    e->conf.max_num_seqs, err);
+    if (e->decoder == NULL) {
+        return VLM_ERROR;
+    }
+
+    if (vlm_sched_init(&e->sched, e->conf.max_rows, e->conf.max_num_seqs,
+                       e->mem.nblocks, e->conf.block_size)
+        != VLM_OK
+        || vlm_plan_init(&e->plan, e->conf.max_num_seqs) != VLM_OK)
+    {
+        return vlm_fail(err, 500, NULL, "no memory for the scheduler");
+    }
+
+    return vlm_tables_init(e, err);
+}
+
+
+/* also after a load that failed half-way */
+
+void
+vlm_unload(vlm_engine_t *e)
+{
+    vlm_tables_free(e);
+    vlm_plan_free(&e->plan);
+    vlm_sched_free(&e->sched);
+
+    if (e->decoder != NULL) {
+        vlm_decoder_free(e->decoder);
+    }
+
+    if (e->encoder != NULL) {
+        vlm_encoder_free(e->encoder);
+    }
+
+    if (e->vision_queue != NULL) {
+        e->ops->queue_destroy(e->vision_queue);
+    }
+
+    if (e->queue != NULL) {
+        e->ops->queue_destroy(e->queue);
+    }
+
+    if (e->model != NULL) {
+        vlm_model_free(e->model);
+    }
+
+    if (e->dev != NULL) {
+        vlm_cpu_device_destroy(e->dev);
+    }
+}

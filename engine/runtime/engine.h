@@ -1,0 +1,170 @@
+
+/*
+ * The engine without its socket: requests go in, what is to be told about
+ * them comes out.  The server and "vlm-engine run" are two fronts of it.
+ *
+ * Threads.  The front (one thread), the image pool, the compute thread.  A
+ * request belongs to one of them at a time and is handed on through an inbox;
+ * the front gets it back exactly once, with VLM_MAIL_FINAL.  Meanwhile what
+ * the front is to know is left in the request's mail, under one lock, where
+ * it is merged until the front takes it: nobody ever waits for the front.
+ * The front may look at the fields marked so, and set the cancel flag.
+ */
+
+#ifndef VLM_ENGINE_H
+#define VLM_ENGINE_H
+
+
+#include "engine/channel/vlm_record.h"
+#include "engine/channel/vlm_wire.h"
+#include "engine/model/model.h"
+
+
+#define VLM_DEFAULT_MAX_TOKENS  1024
+#define VLM_MAX_TEXT_BYTES      (16u << 20)     /* of one request */
+
+
+typedef struct vlm_engine_s  vlm_engine_t;
+typedef struct vlm_req_s     vlm_req_t;
+
+typedef struct {
+    const char     *model;              /* directory */
+    const char     *name;               /* served as; NULL: the model's */
+    int             threads;            /* 0: all CPUs */
+    int             image_threads;
+    vlm_dtype_t     embedding_dtype;
+    int32_t         max_model_len;      /* 0: the model's, if it fits */
+    int32_t         max_num_seqs;
+    int32_t         max_rows;           /* --max-num-batched-tokens */
+    int32_t         max_queue;
+    uint64_t        queue_timeout_ms;
+    int32_t         max_images;
+    uint64_t        max_image_pixels;
+    uint64_t        min_pixels;
+    uint64_t        max_pixels;
+    uint64_t        kv_memory;          /* 0: the default */
+    int32_t         block_size;
+    int             digest;             /* SHA-256 of all logits, for tests */
+} vlm_engine_conf_t;
+
+
+/* what is to be told about a request, merged until it is taken */
+
+#define VLM_MAIL_ADMITTED   0x01
+#define VLM_MAIL_STAGE      0x02
+#define VLM_MAIL_RELEASED   0x04
+#define VLM_MAIL_FINISH     0x08
+#define VLM_MAIL_FINAL      0x10        /* the request is the front's again */
+
+typedef struct {
+    unsigned        flags;              /* VLM_MAIL_* */
+    uint32_t        stage;              /* VLM_STAGE_* */
+    uint32_t        place;              /* in the queue */
+    uint32_t        finish;             /* VLM_FINISH_* */
+    uint32_t        ntokens;            /* that text stands for */
+    vlm_buf_t       text;
+    int             result;             /* FINAL: VLM_OK, or VLM_ERROR and
+                                           the request's "error" */
+} vlm_mail_t;
+
+
+/*
+ * A request.  The front fills the first part and calls vlm_engine_submit();
+ * the rest is private until it comes back.
+ */
+
+struct vlm_req_s {
+    void               *owner;          /* the front's own */
+    uint32_t            slot;
+    uint32_t            generation;
+    uint64_t            order;          /* of arrival, unique */
+    uint64_t            submitted_us;
+
+    const uint8_t      *arena;          /* readable until RELEASED or FINAL */
+    uint64_t            arena_size;
+    uint64_t            record_offset;
+    uint32_t            record_length;
+    vlm_image_t        *given;          /* pictures already decoded, or NULL;
+                                           owned, one for each picture */
+
+    int                 cancel;         /* atomic; the front sets it */
+
+    /* with FINAL */
+
+    vlm_error_t         error;          /* status 499: cancelled */
+    uint32_t            retry_after;
+    vlm_event_done_t    done;
+    vlm_event_admitted_t  admitted;     /* with ADMITTED too */
+    char                id[VLM_MAX_REQUEST_ID + 1];
+    vlm_ids_t           answer;         /* ids as generated */
+    uint8_t             digest[32];     /* conf.digest */
+
+    /* under the lock of the mail */
+
+    vlm_mail_t          mail;
+    vlm_req_t          *mail_next;
+    int                 mail_listed;
+
+    /* of the thread that has the request */
+
+    struct vlm_work_s  *work;
+    vlm_req_t          *next;           /* in an inbox */
+    int                 inbox;
+};
+
+vlm_req_t *vlm_req_create(void);
+void vlm_req_free(vlm_req_t *req);
+
+
+/*
+ * Starts the threads; the compute thread loads the model.  The state is
+ * LOADING, then READY, or FAILED with an error.
+ */
+vlm_engine_t *vlm_engine_create(const vlm_engine_conf_t *conf,
+    vlm_error_t *err);
+
+/* ends the threads; all requests must have come back */
+void vlm_engine_destroy(vlm_engine_t *e);
+
+/* readable when there is mail, or the state has changed */
+int vlm_engine_fd(const vlm_engine_t *e);
+
+/* VLM_STATE_LOADING, READY or FAILED (then *err is filled) */
+int vlm_engine_state(vlm_engine_t *e, vlm_error_t *err);
+
+/* valid once READY */
+const vlm_model_t *vlm_engine_model(const vlm_engine_t *e);
+void vlm_engine_info(const vlm_engine_t *e, vlm_engine_info_t *info);
+void vlm_engine_gauges(vlm_engine_t *e, vlm_gauges_t *gauges);
+
+/* recent mean of how long a request runs once it has left the queue */
+uint32_t vlm_engine_service_ms(vlm_engine_t *e);
+
+/* only when READY */
+void vlm_engine_submit(vlm_engine_t *e, vlm_req_t *req);
+void vlm_engine_cancel(vlm_engine_t *e, vlm_req_t *req);
+
+/*
+ * The next request with mail, NULL: none.  The mail is moved to *mail: its
+ * text must be freed.
+ */
+vlm_req_t *vlm_engine_next(vlm_engine_t *e, vlm_mail_t *mail);
+
+
+/* bytes that a model needs in this configuration, and what can be had */
+
+typedef struct {
+    uint64_t        weights;
+    uint64_t        kv;
+    uint64_t        work;
+    uint64_t        available;          /* MemAvailable, cgroup */
+    int32_t         nblocks;
+    int32_t         context;            /* in force */
+} vlm_memory_t;
+
+/* VLM_ERROR with all numbers if it does not fit */
+int vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
+    uint64_t block_bytes, vlm_memory_t *mem, vlm_error_t *err);
+
+
+#endif /* VLM_ENGINE_H */

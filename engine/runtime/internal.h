@@ -1,0 +1,244 @@
+
+/* Inside the runtime: the engine, and the work on one request. */
+
+#ifndef VLM_RUNTIME_INTERNAL_H
+#define VLM_RUNTIME_INTERNAL_H
+
+
+#include <pthread.h>
+
+#include <openssl/evp.h>
+
+#include "engine/runtime/engine.h"
+#include "engine/runtime/sampling.h"
+#include "engine/runtime/scheduler.h"
+
+
+/* a list of requests that wait for a thread */
+
+typedef struct {
+    pthread_mutex_t     lock;
+    pthread_cond_t      cond;           /* on CLOCK_MONOTONIC */
+    vlm_req_t          *head;
+    vlm_req_t          *tail;
+    int                 wake;           /* look around, even if it is empty */
+    int                 stop;
+} vlm_inbox_t;
+
+int vlm_inbox_init(vlm_inbox_t *in);
+void vlm_inbox_free(vlm_inbox_t *in);
+void vlm_inbox_put(vlm_inbox_t *in, vlm_req_t *req);
+void vlm_inbox_wake(vlm_inbox_t *in);
+void vlm_inbox_stop(vlm_inbox_t *in);
+
+/*
+ * The whole list, oldest first.  Waits up to wait_ms (0: not at all, -1: as
+ * long as it takes) for anything to happen.  *stop is set when it is time to
+ * end.
+ */
+vlm_req_t *vlm_inbox_take(vlm_inbox_t *in, int wait_ms, int *stop);
+
+
+/* a task of the image pool: to prepare a request, or to decode a picture */
+
+typedef struct vlm_task_s  vlm_task_t;
+
+struct vlm_task_s {
+    vlm_task_t         *next;
+    vlm_req_t          *req;
+    int32_t             picture;        /* -1: prepare the request */
+};
+
+typedef struct {
+    pthread_mutex_t     lock;
+    pthread_cond_t      cond;
+    vlm_task_t         *head[2];        /* preparing comes first */
+    vlm_task_t         *tail[2];
+    int                 stop;
+    int                 nthreads;
+    pthread_t           threads[64];
+    vlm_engine_t       *engine;
+} vlm_images_t;
+
+int vlm_images_start(vlm_images_t *p, vlm_engine_t *e, int nthreads,
+    vlm_error_t *err);
+void vlm_images_stop(vlm_images_t *p);
+void vlm_images_put(vlm_images_t *p, vlm_task_t *task);
+
+
+/* one picture of a request */
+
+typedef struct {
+    vlm_task_t          task;
+    vlm_image_info_t    info;
+    vlm_image_plan_t    plan;
+    vlm_image_t         image;          /* decoded and resized, until encoded */
+    vlm_error_t         error;          /* status 0: none */
+    vlm_tensor_t        embedding;      /* data NULL: not yet */
+} vlm_pic_t;
+
+/* all that is made of a request */
+
+typedef struct vlm_work_s {
+    vlm_seq_t           seq;            /* first: a seq is its work */
+    vlm_req_t          *req;
+
+    vlm_task_t          prepare;
+    void               *record;         /* private copy, with scratch */
+    void               *scratch;
+    vlm_request_t       in;
+    char               *texts;          /* private copy of all texts */
+    vlm_str_t          *parts;
+
+    vlm_pic_t          *pics;
+    int32_t             undecoded;      /* atomic */
+    int32_t             nencoded;
+    int                 decoding;       /* tasks are out */
+    int                 announced;      /* its place has been told */
+    uint32_t            place;
+
+    vlm_prompt_t        prompt;
+    int32_t            *positions;      /* [3][prompt length] */
+    int32_t             delta;
+    int32_t             max_tokens;
+
+    vlm_sampler_t       sampler;
+    vlm_detok_t        *detok;
+    vlm_ids_t           generated;
+    EVP_MD_CTX         *digest;         /* of all logits; conf.digest */
+
+    uint64_t            started_us;     /* 0: not yet */
+    uint64_t            decoded_us;
+    uint64_t            encoded_us;
+    uint64_t            first_us;
+} vlm_work_t;
+
+void vlm_work_free(vlm_work_t *w, const vlm_ops_t *ops, vlm_device_t *dev);
+
+
+/* the picture being encoded */
+
+typedef struct {
+    vlm_work_t         *work;           /* NULL: none */
+    int32_t             picture;
+    vlm_encode_job_t   *job;
+    double              rate;           /* multiply-adds a microsecond */
+} vlm_encoding_t;
+
+
+/* tables of one step, allocated once */
+
+typedef struct {
+    int32_t            *row_start;
+    int32_t            *context;
+    int32_t            *blocks;         /* grown on demand */
+    size_t              size_blocks;
+    int32_t            *ids;
+    int32_t            *positions;
+    int32_t            *out_rows;
+    vlm_inject_t       *inject;         /* grown on demand */
+    int32_t             ninject;
+    int32_t             size_inject;
+    vlm_sample_t       *params;
+    vlm_sampled_t      *sampled;
+    vlm_work_t        **sampling;       /* whose row it is */
+    float              *logits;         /* conf.digest: a copy on the host */
+} vlm_tables_t;
+
+
+struct vlm_engine_s {
+    vlm_engine_conf_t   conf;
+    char                name[VLM_MODEL_NAME_LEN];
+
+    /* set by the compute thread before READY, read-only from then on */
+
+    vlm_device_t       *dev;
+    const vlm_ops_t    *ops;
+    vlm_model_t        *model;
+    vlm_memory_t        mem;
+
+    /* the compute thread's */
+
+    vlm_queue_t        *queue;
+    vlm_queue_t        *vision_queue;
+    vlm_encoder_t      *encoder;
+    vlm_decoder_t      *decoder;
+    vlm_sched_t         sched;
+    vlm_plan_t          plan;
+    vlm_tables_t        tables;
+    vlm_encoding_t      encoding;
+    uint64_t            step_us;        /* the last step with a row to show */
+    int                 loaded_percent;
+
+    pthread_t           thread;
+    vlm_inbox_t         inbox;
+    vlm_images_t        images;
+
+    /* the mail, and what else threads tell the front; under out_lock */
+
+    pthread_mutex_t     out_lock;
+    int                 out_fd;         /* eventfd */
+    vlm_req_t          *out_head;
+    vlm_req_t          *out_tail;
+    int                 state;
+    vlm_error_t         error;
+    vlm_gauges_t        gauges;
+    uint32_t            service_ms;     /* recent mean of a running answer */
+};
+
+
+/* ---- mail (mail.c): from any thread, about a request that it has ---- */
+
+void vlm_mail_admitted(vlm_engine_t *e, vlm_req_t *req, uint32_t place);
+void vlm_mail_stage(vlm_engine_t *e, vlm_req_t *req, uint32_t stage,
+    uint32_t place);
+void vlm_mail_released(vlm_engine_t *e, vlm_req_t *req);
+int vlm_mail_text(vlm_engine_t *e, vlm_req_t *req, const char *text,
+    size_t len, uint32_t ntokens);
+void vlm_mail_finish(vlm_engine_t *e, vlm_req_t *req, uint32_t reason);
+
+/* gives the request back to the front: it must not be touched any more */
+void vlm_mail_final(vlm_engine_t *e, vlm_req_t *req, int result);
+void vlm_mail_state(vlm_engine_t *e, int state, const vlm_error_t *err);
+
+
+/* ---- intake (intake.c): on the image pool ---- */
+
+int vlm_intake(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err);
+
+/* decodes and resizes a picture; the error is left in it */
+void vlm_intake_picture(vlm_engine_t *e, vlm_req_t *req, int32_t picture);
+
+int vlm_req_cancelled(const vlm_req_t *req);
+
+/* the deadline by which it must have left the queue */
+uint64_t vlm_req_deadline(const vlm_engine_t *e, const vlm_req_t *req);
+int vlm_req_late(const vlm_engine_t *e, vlm_req_t *req, uint64_t now);
+
+
+/* ---- compute thread (compute.c, encode.c, step.c) ---- */
+
+void *vlm_compute_main(void *data);
+
+int vlm_load(vlm_engine_t *e, vlm_error_t *err);
+void vlm_unload(vlm_engine_t *e);
+
+/* ends a request with an error, from the compute thread */
+void vlm_compute_fail(vlm_engine_t *e, vlm_work_t *w, const vlm_error_t *err);
+void vlm_compute_done(vlm_engine_t *e, vlm_work_t *w);
+
+int vlm_tables_init(vlm_engine_t *e, vlm_error_t *err);
+void vlm_tables_free(vlm_engine_t *e);
+
+/* one forward pass over the plan; VLM_AGAIN: there was nothing to do */
+int vlm_step(vlm_engine_t *e);
+
+/* a slice of encoding; VLM_AGAIN: there was nothing to do */
+int vlm_encode_slice(vlm_engine_t *e, int decoding);
+void vlm_encode_drop(vlm_engine_t *e, vlm_work_t *w);
+
+/* how far a sequence can be computed with the pictures encoded so far */
+void vlm_work_ready(vlm_work_t *w);
+
+
+#endif /* VLM_RUNTIME_INTERNAL_H */

@@ -1,0 +1,235 @@
+
+/* What a model needs, and what there is. */
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/runtime/internal.h"
+
+
+#define MIB             (1024.0 * 1024.0)
+#define DEFAULT_KV      (1ull << 30)
+
+
+/* a small file of the kernel's; its size is not known before */
+
+static int
+read_small(const char *path, char *text, size_t size)
+{
+    int      fd;
+    ssize_t  n;
+
+    fd = open(path, O_RDONLY|O_CLOEXEC);
+    if (fd == -1) {
+        return VLM_ERROR;
+    }
+
+    n = read(fd, text, size - 1);
+    close(fd);
+
+    if (n < 0) {
+        return VLM_ERROR;
+    }
+
+    text[n] = '\0';
+
+    return VLM_OK;
+}
+
+
+static uint64_t
+mem_available(void)
+{
+    char                text[4096];
+    const char         *p;
+    unsigned long long  kib;
+
+    if (read_small("/proc/meminfo", text, sizeof(text)) != VLM_OK) {
+        return UINT64_MAX;
+    }
+
+    p = strstr(text, "MemAvailable:");
+
+    if (p == NULL || sscanf(p, "MemAvailable: %llu kB", &kib) != 1) {
+        return UINT64_MAX;
+    }
+
+    return (uint64_t) kib * 1024;
+}
+
+
+/* what is left below the limits of this process's cgroup and its parents */
+
+static uint64_t
+cgroup_available(void)
+{
+    char                 text[4096], dir[1024], path[1100], *p, *end;
+    uint64_t             least;
+    unsigned long long   max, used;
+
+    least = UINT64_MAX;
+
+    if (read_small("/proc/self/cgroup", text, sizeof(text)) != VLM_OK) {
+        return least;
+    }
+
+    p = strstr(text, "0::/");
+    if (p == NULL) {
+        return least;
+    }
+
+    p += 3;
+    end = strchr(p, '\n');
+
+    if (end != NULL) {
+        *end = '\0';
+    }
+
+    snprintf(dir, sizeof(dir), "/sys/fs/cgroup%s", p);
+
+    for ( ;; ) {
+        max = 0;
+        used = 0;
+
+        snprintf(path, sizeof(path), "%s/memory.max", dir);
+
+        if (read_small(path, text, sizeof(text)) == VLM_OK
+            && sscanf(text, "%llu", &max) == 1)
+        {
+            snprintf(path, sizeof(path), "%s/memory.current", dir);
+
+            if (read_small(path, text, sizeof(text)) == VLM_OK
+                && sscanf(text, "%llu", &used) == 1)
+            {
+                max = max > used ? max - used : 0;
+                least = max < least ? max : least;
+            }
+        }
+
+        p = strrchr(dir, '/');
+
+        if (p == NULL || strcmp(dir, "/sys/fs/cgroup") == 0) {
+            break;
+        }
+
+        *p = '\0';
+    }
+
+    return least;
+}
+
+
+/* buffers of the decoder's and the encoder's forward passes, in float32 */
+
+static uint64_t
+work_bytes(const vlm_engine_conf_t *conf, const vlm_model_info_t *info)
+{
+    double  text, vision, patches, logits;
+
+    text = (double) conf->max_rows
+           * (4.0 * info->hidden + 2.0 * info->intermediate
+              + (double) (info->heads + 2 * info->kv_heads)
+                * info->head_dim);
+
+    logits = (double) conf->max_num_seqs * info->vocab;
+
+    patches = (double) info->max_pixels
+              / ((double) info->patch * info->patch);
+
+    vision = patches
+             * (10.0 * info->vision_width + 2.0 * info->vision_intermediate
+                + 3.0 * info->frames * info->patch * info->patch);
+
+    return (uint64_t) ((text + logits + vision) * sizeof(float));
+}
+
+
+static uint64_t
+sub0(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+
+int
+vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
+    uint64_t block_bytes, vlm_memory_t *mem, vlm_error_t *err)
+{
+    int32_t   want;
+    uint64_t  cgroup, blocks, full, left;
+
+    mem->weights = info->weight_bytes;
+    mem->work = work_bytes(conf, info);
+    mem->available = mem_available();
+
+    cgroup = cgroup_available();
+    mem->available = cgroup < mem->available ? cgroup : mem->available;
+
+    want = conf->max_model_len != 0 ? conf->max_model_len : info->context;
+
+    if (want > info->context) {
+        return vlm_fail(err, 500, NULL, "--max-model-len is %d, but the model "
+                        "has positions for %d tokens", want, info->context);
+    }
+
+    full = (uint64_t) ((want + conf->block_size - 1) / conf->block_size);
+    left = sub0(mem->available, mem->weights + mem->work);
+
+    if (conf->kv_memory != 0) {
+        blocks = conf->kv_memory / block_bytes;
+
+    } else {
+        /* all seats at full length are enough; a tenth is left for others */
+
+        blocks = DEFAULT_KV / block_bytes;
+        blocks = blocks > full ? blocks : full;
+
+        if (blocks > full * (uint64_t) conf->max_num_seqs) {
+            blocks = full * (uint64_t) conf->max_num_seqs;
+        }
+
+        if (blocks > left / 10 * 9 / block_bytes) {
+            blocks = left / 10 * 9 / block_bytes;
+        }
+    }
+
+    blocks = blocks < INT32_MAX / 2 ? blocks : INT32_MAX / 2;
+
+    if (blocks == 0) {
+        blocks = 1;
+    }
+
+    mem->nblocks = (int32_t) blocks;
+    mem->kv = blocks * block_bytes;
+
+    if (mem->weights + mem->kv + mem->work > mem->available) {
+        return vlm_fail(err, 500, NULL, "not enough memory: the model needs "
+                        "%.0f MiB (weights %.0f, KV cache %.0f, work space "
+                        "%.0f), %.0f MiB are available",
+                        (double) (mem->weights + mem->kv + mem->work) / MIB,
+                        (double) mem->weights / MIB, (double) mem->kv / MIB,
+                        (double) mem->work / MIB,
+                        (double) mem->available / MIB);
+    }
+
+    mem->context = want;
+
+    if (blocks < full) {
+
+        if (conf->max_model_len != 0) {
+            return vlm_fail(err, 500, NULL, "the KV cache of %.1f MiB holds "
+                            "%llu tokens, fewer than --max-model-len %d: "
+                            "raise --kv-cache-memory to %.1f MiB",
+                            (double) mem->kv / MIB, (unsigned long long)
+                            (blocks * (uint64_t) conf->block_size), want,
+                            (double) (full * block_bytes) / MIB);
+        }
+
+        mem->context = (int32_t) blocks * conf->block_size;
+    }
+
+    return VLM_OK;
+}
