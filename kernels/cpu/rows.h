@@ -42,11 +42,18 @@ struct vlm_cpu_rows_s {
     /* y = fn(x) */
     void (*map)(float *y, const float *x, int64_t n, vlm_map_t fn);
 
-    /* the greatest element; NaNs are passed over, -infinity if no other */
-    float (*max)(const float *x, int64_t n);
+    /*
+     * Makes all elements finite, NaN to -FLT_MAX and infinities to FLT_MAX
+     * of their sign, and returns the greatest.
+     */
+    float (*clamp)(float *x, int64_t n);
 
-    /* sum of exp(x - max), NaNs passed over: float32 for 1,024 elements each,
-       over 16 lanes, then double */
+    /* y = exp((x - max) * scale) for x up to max */
+    void (*weights)(float *y, const float *x, int64_t n, float max,
+        float scale);
+
+    /* sum of exp(x - max): 1,024 elements each in float32 over 16 lanes,
+       these sums in double */
     double (*sum_exp)(const float *x, int64_t n, float max);
 };
 

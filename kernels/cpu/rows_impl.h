@@ -1,6 +1,8 @@
 
 /* the kernels of rows.h over 16 lanes; included once by each rows_ISA.c */
 
+#include <float.h>
+
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vmath.h"
 
@@ -279,25 +281,44 @@ map(float *y, const float *x, int64_t n, vlm_map_t fn)
 
 
 static float
-max(const float *x, int64_t n)
+clamp(float *x, int64_t n)
 {
-    v16      m, v;
+    v16      v, m, low;
     int64_t  i;
 
-    m = v16_set1(-INFINITY);
+    low = v16_set1(-FLT_MAX);
+    m = low;
 
     for (i = 0; i < n; i += VLM_LANES) {
-        v = load_part(x + i, n - i);
+        /* of a NaN in front, max returns what stands behind */
+        v = v16_max(load_part(x + i, n - i), low);
+        v = v16_min(v, v16_set1(FLT_MAX));
+
+        store_part(x + i, v, n - i);
 
         if (n - i < VLM_LANES) {
-            v = v16_select(v16_first((int) (n - i)), v, m);
+            v = v16_select(v16_first((int) (n - i)), v, low);
         }
 
-        /* the second operand is kept if the first is NaN */
         m = v16_max(v, m);
     }
 
     return v16_hmax(m);
+}
+
+
+static void
+weights(float *y, const float *x, int64_t n, float max, float scale)
+{
+    v16      v;
+    int64_t  i;
+
+    for (i = 0; i < n; i += VLM_LANES) {
+        v = v16_sub(load_part(x + i, n - i), v16_set1(max));
+        v = v16_exp_negative(v16_mul(v, v16_set1(scale)));
+
+        store_part(y + i, v, n - i);
+    }
 }
 
 
@@ -322,8 +343,6 @@ sum_exp(const float *x, int64_t n, float max)
                                v16_set1(-INFINITY));
             }
 
-            /* NaN, the first operand, becomes -infinity */
-            v = v16_max(v, v16_set1(-INFINITY));
             s = v16_add(s, v16_exp_negative(v));
         }
 
@@ -340,6 +359,7 @@ sum_exp(const float *x, int64_t n, float max)
         .norm = norm,                                                         \
         .rope = rope,                                                         \
         .map = map,                                                           \
-        .max = max,                                                           \
+        .clamp = clamp,                                                       \
+        .weights = weights,                                                   \
         .sum_exp = sum_exp                                                    \
     }
