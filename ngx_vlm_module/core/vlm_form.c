@@ -14,8 +14,9 @@
 /* f->held: what waits behind a BEGIN */
 
 #define HELD_NONE       0
-#define HELD_INPUT      1           /* f->held_len bytes at *pos */
-#define HELD_PARSER     2           /* f->data, f->len lie in the parser */
+#define HELD_INPUT      1           /* at *pos, of f->held_len bytes that the
+                                       parser has consumed */
+#define HELD_PARSER     2           /* in the parser */
 
 
 typedef struct vlm_form_field_s  vlm_form_field_t;
@@ -224,6 +225,7 @@ part_data(vlm_form_t *f, const uint8_t **pos)
 
     } else {
         f->held = HELD_INPUT;
+        f->held_len = *pos - f->data;
         *pos = f->data;
     }
 
@@ -236,7 +238,7 @@ release_held(vlm_form_t *f, const uint8_t **pos)
 {
     if (f->held == HELD_INPUT) {
         f->data = *pos;
-        *pos += f->len;
+        *pos += f->held_len;
     }
 
     f->held = HELD_NONE;

@@ -94,6 +94,7 @@ typedef struct {
     unsigned            seen;           /* kinds with a value */
     unsigned            began;          /* 1: the current part has bytes */
     unsigned            held;           /* data that waits behind BEGIN */
+    size_t              held_len;
     unsigned            failed;
     uint64_t            size;           /* of the current picture */
     uint64_t            text_size;
