@@ -39,7 +39,7 @@ static int part_data(vlm_form_t *f, const uint8_t **pos);
 static int part_end(vlm_form_t *f);
 static int first_data(vlm_form_t *f);
 static int check_data(vlm_form_t *f);
-static int small_data(vlm_form_t *f);
+static int check_text(vlm_form_t *f);
 static int form_end(vlm_form_t *f);
 static int release_held(vlm_form_t *f, const uint8_t **pos);
 static int set_number(vlm_form_t *f, const vlm_form_field_t *field);
@@ -209,7 +209,9 @@ part_data(vlm_form_t *f, const uint8_t **pos)
     }
 
     if (f->field == 0) {
-        return small_data(f);
+        memcpy(f->value + f->value_len, f->data, f->len);
+        f->value_len += f->len;
+        return VLM_FORM_AGAIN;
     }
 
     if (!first) {
@@ -281,47 +283,63 @@ first_data(vlm_form_t *f)
 static int
 check_data(vlm_form_t *f)
 {
-    if (f->field == VLM_FIELD_IMAGE) {
-        f->size += f->len;
-
-        if (f->size > f->limits.max_image_size) {
-            return fail(f, 413, "payload_too_large",
-                        "the image is larger than %llu bytes",
-                        (unsigned long long) f->limits.max_image_size);
-        }
-
-        return VLM_FORM_AGAIN;
+    if (f->field != VLM_FIELD_IMAGE) {
+        return check_text(f);
     }
 
-    f->text_size += f->len;
-
-    if (f->text_size > f->limits.max_text_size) {
+    if (f->len > f->limits.max_image_size - f->size) {
         return fail(f, 413, "payload_too_large",
-                    "the text fields are longer than %llu bytes together",
-                    (unsigned long long) f->limits.max_text_size);
+                    "the image is larger than %llu bytes",
+                    (unsigned long long) f->limits.max_image_size);
     }
 
-    if (vlm_utf8_add(&f->utf8, f->data, f->len) != 0) {
-        return fail(f, 400, "invalid_utf8", "%s is not valid UTF-8",
-                    fields[f->index].name);
-    }
+    f->size += f->len;
 
     return VLM_FORM_AGAIN;
 }
 
 
+/*
+ * Of several errors the one at the earliest byte is told, so that it does
+ * not depend on how the body was cut.
+ */
+
 static int
-small_data(vlm_form_t *f)
+check_text(vlm_form_t *f)
 {
-    if (f->len > VLM_FORM_VALUE - f->value_len) {
+    size_t    value_room;
+    uint64_t  room;
+
+    room = f->limits.max_text_size - f->text_size;
+    value_room = (f->field == 0) ? VLM_FORM_VALUE - f->value_len : SIZE_MAX;
+
+    if (room > value_room) {
+        room = value_room;
+    }
+
+    if (room > f->len) {
+        room = f->len;
+    }
+
+    if (vlm_utf8_add(&f->utf8, f->data, room) != 0) {
+        return fail(f, 400, "invalid_utf8", "%s is not valid UTF-8",
+                    fields[f->index].name);
+    }
+
+    f->text_size += room;
+
+    if (room == f->len) {
+        return VLM_FORM_AGAIN;
+    }
+
+    if (room == value_room) {
         return fail(f, 400, "invalid_value", "%s is longer than %u bytes",
                     fields[f->index].name, VLM_FORM_VALUE);
     }
 
-    memcpy(f->value + f->value_len, f->data, f->len);
-    f->value_len += f->len;
-
-    return VLM_FORM_AGAIN;
+    return fail(f, 413, "payload_too_large",
+                "the text fields are longer than %llu bytes together",
+                (unsigned long long) f->limits.max_text_size);
 }
 
 
