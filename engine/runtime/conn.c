@@ -195,7 +195,7 @@ vlm_conn_set_state(vlm_conn_t *c)
         return;
     }
 
-    if (c->server->state != VLM_STATE_LOADING) {
+    if (c->server->loaded) {
         vlm_engine_info(c->server->engine, &info);
         vlm_peer_set_info(&c->peer, &info);
     }

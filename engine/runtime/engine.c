@@ -9,7 +9,7 @@
 
 
 static int engine_start(vlm_engine_t *e, vlm_error_t *err);
-static int load_model(vlm_engine_t *e, vlm_error_t *err);
+static int open_model(vlm_engine_t *e, vlm_error_t *err);
 static int load_runtime(vlm_engine_t *e, vlm_error_t *err);
 static void load_progress(void *data, uint64_t done, uint64_t total);
 
@@ -151,9 +151,56 @@ vlm_engine_info(const vlm_engine_t *e, vlm_engine_info_t *info)
 
 
 int
+vlm_engine_check(const vlm_engine_conf_t *conf, vlm_memory_t *mem,
+    vlm_error_t *err)
+{
+    int            rc;
+    vlm_engine_t  *e;
+
+    e = calloc(1, sizeof(vlm_engine_t));
+    if (e == NULL) {
+        return vlm_fail(err, 500, NULL, "no memory");
+    }
+
+    e->conf = *conf;
+
+    rc = open_model(e, err);
+    *mem = e->mem;
+
+    vlm_unload(e);
+    free(e);
+
+    return rc;
+}
+
+
+int
 vlm_load(vlm_engine_t *e, vlm_error_t *err)
 {
-    if (load_model(e, err) != VLM_OK) {
+    const vlm_model_info_t  *info;
+
+    if (open_model(e, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    info = vlm_model_info(e->model);
+
+    vlm_log(VLM_LOG_INFO, "model \"%s\" (%s) on %s: weights %.1f MiB, KV "
+            "cache %.1f MiB (%d blocks), work space about %.1f MiB, "
+            "available %.1f MiB", e->name, info->family, e->ops->name,
+            (double) e->mem.weights / 1048576,
+            (double) e->mem.kv / 1048576, e->mem.nblocks,
+            (double) e->mem.work / 1048576,
+            (double) e->mem.available / 1048576);
+
+    if (e->mem.context < info->context) {
+        vlm_log(VLM_LOG_INFO, "context is %d tokens, the model's %d",
+                e->mem.context, info->context);
+    }
+
+    if (vlm_model_load(e->model, e->dev, e->ops, load_progress, e, err)
+        != VLM_OK)
+    {
         return VLM_ERROR;
     }
 
@@ -162,7 +209,7 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
 
 
 static int
-load_model(vlm_engine_t *e, vlm_error_t *err)
+open_model(vlm_engine_t *e, vlm_error_t *err)
 {
     char                     text[256];
     uint64_t                 block;
@@ -191,26 +238,7 @@ load_model(vlm_engine_t *e, vlm_error_t *err)
     block = vlm_decoder_block_bytes(e->model, e->dev, e->ops,
                                     e->conf.block_size);
 
-    if (vlm_memory_plan(&e->conf, info, block, &e->mem, err) != VLM_OK) {
-        return VLM_ERROR;
-    }
-
-    vlm_log(VLM_LOG_INFO, "model \"%s\" (%s) on %s: weights %.1f MiB, KV "
-            "cache %.1f MiB (%d blocks), work space about %.1f MiB, "
-            "available %.1f MiB", e->name, info->family, e->ops->name,
-            (double) e->mem.weights / 1048576,
-            (double) e->mem.kv / 1048576, e->mem.nblocks,
-            (double) e->mem.work / 1048576,
-            (double) e->mem.available / 1048576);
-
-    if (e->mem.context < info->context) {
-        vlm_log(VLM_LOG_INFO, "context is %d tokens, the model's %d",
-                e->mem.context, info->context);
-    }
-
-    e->loaded_percent = 0;
-
-    return vlm_model_load(e->model, e->dev, e->ops, load_progress, e, err);
+    return vlm_memory_plan(&e->conf, info, block, &e->mem, err);
 }
 
 

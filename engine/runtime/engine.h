@@ -163,8 +163,13 @@ typedef struct {
 } vlm_memory_t;
 
 /* VLM_ERROR with all numbers if it does not fit */
-int vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
-    uint64_t block_bytes, vlm_memory_t *mem, vlm_error_t *err);
+int vlm_memory_plan(const vlm_engine_conf_t *conf,
+    const vlm_model_info_t *info, uint64_t block_bytes, vlm_memory_t *mem,
+    vlm_error_t *err);
+
+/* opens the model and plans its memory, but starts nothing */
+int vlm_engine_check(const vlm_engine_conf_t *conf, vlm_memory_t *mem,
+    vlm_error_t *err);
 
 
 #endif /* VLM_ENGINE_H */

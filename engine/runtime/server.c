@@ -374,6 +374,7 @@ server_loaded(vlm_server_t *s, vlm_error_t *err)
 
     if (state == VLM_STATE_READY) {
         vlm_log(VLM_LOG_INFO, "ready");
+        s->loaded = 1;
         server_set_state(s, VLM_STATE_READY);
     }
 

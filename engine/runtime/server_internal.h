@@ -91,6 +91,7 @@ struct vlm_server_s {
     int                 nconns;
 
     uint32_t            state;          /* VLM_STATE_* */
+    int                 loaded;         /* the engine can be asked */
     int                 terminate;      /* signals so far */
     uint64_t            order;
     uint64_t            heartbeat;

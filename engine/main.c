@@ -1,0 +1,9 @@
+
+#include "engine/cli/cli.h"
+
+
+int
+main(int argc, char **argv)
+{
+    return vlm_cli(argc, argv);
+}
