@@ -38,12 +38,14 @@ WARN := -Wall -Wextra -Werror -Wpointer-arith -Wstrict-prototypes \
         -Wmissing-prototypes -Wno-unused-parameter
 CFLAGS ?= -g
 FP := -ffp-contract=off -fno-math-errno -fno-trapping-math
-PKGS := libpcre2-8 libutf8proc yajl spng libjpeg libcrypto zlib
+PKGS := libpcre2-8 libutf8proc yajl spng libjpeg libwebp libwebpdemux \
+        libcrypto zlib
 
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -DVLM_VERSION='"$(VERSION)"' -I. $(OPT) \
     $(WARN) $(FP) $(CFLAGS) $(SANFLAGS) $(shell pkg-config --cflags $(PKGS)) \
     -pthread -MMD -MP
-LIBS = $(shell pkg-config --libs $(PKGS)) -lm -pthread
+LIBS = $(shell pkg-config --libs $(PKGS)) -lgif -lm -pthread
+TEST_LIBS := -lwebpmux
 LINK = $(CC) $(CFLAGS) $(SANFLAGS) -pthread
 
 # one static library a component, in the order of dependency
@@ -108,9 +110,11 @@ units := $(patsubst t/unit/%.c,$(B)/t/unit/%,$(wildcard t/unit/*.c))
 .SECONDEXPANSION:
 $(B)/t/unit/%: $(B)/t/unit/%.o $(call lib,testlib) \
         $$(call libs_of,$$(firstword $$(subst _, ,$$(notdir $$@))))
-	$(LINK) -o $@ $^ $(LIBS)
+	$(LINK) -o $@ $^ $(LIBS) $(TEST_LIBS)
 
-$(B)/fake_engine: $(B)/t/engine/fake_engine.o $(call lib,channel)
+fake_obj := $(patsubst %.c,$(B)/%.o,$(wildcard t/engine/*.c))
+
+$(B)/fake_engine: $(fake_obj) $(call lib,channel)
 	$(LINK) -o $@ $^ -lcrypto -pthread
 
 test-bins: $(units) $(B)/fake_engine

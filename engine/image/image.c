@@ -6,13 +6,29 @@
 #include "engine/image/internal.h"
 
 
-#define ACCEPTED  "accepted are JPEG and PNG"
+#define ACCEPTED  "accepted are JPEG, PNG, WebP and GIF"
 
 
 typedef struct {
     const char         *brand;
     vlm_image_type_t    type;
 } brand_t;
+
+typedef struct {
+    int  (*probe)(const uint8_t *data, size_t len, vlm_image_info_t *info,
+             vlm_error_t *err);
+    int  (*decode)(const uint8_t *data, size_t len, const int *cancel,
+             vlm_image_t *image, vlm_error_t *err);
+} decoder_t;
+
+/* the types that are accepted */
+
+static const decoder_t  decoders[] = {
+    [VLM_IMAGE_JPEG] = { vlm_jpeg_probe, vlm_jpeg_decode },
+    [VLM_IMAGE_PNG] = { vlm_png_probe, vlm_png_decode },
+    [VLM_IMAGE_WEBP] = { vlm_webp_probe, vlm_webp_decode },
+    [VLM_IMAGE_GIF] = { vlm_gif_probe, vlm_gif_decode }
+};
 
 /* major brands of ISO base media files that are pictures */
 
@@ -140,34 +156,23 @@ int
 vlm_image_probe(const uint8_t *data, size_t len, uint64_t max_pixels,
     vlm_image_info_t *info, vlm_error_t *err)
 {
-    int  rc;
-
     memset(info, 0, sizeof(*info));
 
     info->type = vlm_image_type(data, len);
 
-    switch (info->type) {
-
-    case VLM_IMAGE_JPEG:
-        rc = vlm_jpeg_probe(data, len, info, err);
-        break;
-
-    case VLM_IMAGE_PNG:
-        rc = vlm_png_probe(data, len, info, err);
-        break;
-
-    case VLM_IMAGE_UNKNOWN:
+    if (info->type == VLM_IMAGE_UNKNOWN) {
         return vlm_fail(err, 400, "invalid_image",
                         "not a picture of a known type, " ACCEPTED);
+    }
 
-    default:
+    if (info->type > VLM_IMAGE_GIF) {
         return vlm_fail(err, 400, "unsupported_image",
                         "%s pictures are not supported, " ACCEPTED,
                         vlm_image_type_name(info->type));
     }
 
-    if (rc != VLM_OK) {
-        return rc;
+    if (decoders[info->type].probe(data, len, info, err) != VLM_OK) {
+        return VLM_ERROR;
     }
 
     if (info->stored_width == 0 || info->stored_height == 0) {
@@ -195,6 +200,23 @@ vlm_image_probe(const uint8_t *data, size_t len, uint64_t max_pixels,
                                            : info->stored_width;
 
     return VLM_OK;
+}
+
+
+void
+vlm_compose_row(uint8_t *rgb, const uint8_t *rgba, uint32_t width, int alpha)
+{
+    int        c;
+    unsigned   a;
+    uint32_t   x;
+
+    for (x = 0; x < width; x++, rgba += 4, rgb += 3) {
+        a = alpha ? rgba[3] : 255;
+
+        for (c = 0; c < 3; c++) {
+            rgb[c] = (uint8_t) ((rgba[c] * a + 255 * (255 - a) + 127) / 255);
+        }
+    }
 }
 
 
@@ -323,12 +345,7 @@ vlm_image_decode(const uint8_t *data, size_t len, uint64_t max_pixels,
         return VLM_ERROR;
     }
 
-    if (info.type == VLM_IMAGE_JPEG) {
-        rc = vlm_jpeg_decode(data, len, cancel, image, err);
-
-    } else {
-        rc = vlm_png_decode(data, len, cancel, image, err);
-    }
+    rc = decoders[info.type].decode(data, len, cancel, image, err);
 
     if (rc == VLM_OK) {
         rc = orient(image, info.orientation, err);

@@ -140,25 +140,6 @@ vlm_png_probe(const uint8_t *data, size_t len, vlm_image_info_t *info,
 }
 
 
-/* on white, in 8 bits */
-
-static void
-compose_row(uint8_t *to, const uint8_t *rgba, uint32_t width)
-{
-    int        c;
-    unsigned   a;
-    uint32_t   x;
-
-    for (x = 0; x < width; x++, rgba += 4, to += 3) {
-        a = rgba[3];
-
-        for (c = 0; c < 3; c++) {
-            to[c] = (uint8_t) ((rgba[c] * a + 255 * (255 - a) + 127) / 255);
-        }
-    }
-}
-
-
 /*
  * Rows of an interlaced picture come in passes over the same place, so all of
  * it is kept; of another picture one row is enough.
@@ -189,8 +170,8 @@ read_rows(spng_ctx *ctx, int interlaced, const int *cancel,
         }
 
         if (!interlaced) {
-            compose_row(image->data + row.row_num * width * 3, line,
-                        image->width);
+            vlm_compose_row(image->data + row.row_num * width * 3, line,
+                            image->width, 1);
         }
 
         if ((row.row_num & 63) == 0 && vlm_image_cancelled(cancel)) {
@@ -200,8 +181,8 @@ read_rows(spng_ctx *ctx, int interlaced, const int *cancel,
     } while (rc == 0);
 
     for (y = 0; interlaced && y < image->height; y++) {
-        compose_row(image->data + y * width * 3, rgba + y * width * 4,
-                    image->width);
+        vlm_compose_row(image->data + y * width * 3, rgba + y * width * 4,
+                        image->width, 1);
     }
 
     return 0;

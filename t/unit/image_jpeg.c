@@ -410,8 +410,8 @@ test_other_types(void)
     unsigned char         noise[3000];
     uint64_t              seed;
     static const other_t  others[] = {
-        { "GIF89a\1\0\1\0\0\0\0", 13, "unsupported_image", "GIF" },
-        { "RIFF\0\0\0\0WEBPVP8 ", 16, "unsupported_image", "WebP" },
+        { "GIF89a\1\0\1\0\0\0\0", 13, "invalid_image", "GIF" },
+        { "RIFF\0\0\0\0WEBPVP8 ", 16, "invalid_image", "WebP" },
         { "\0\0\0\x18" "ftypheic\0\0\0\0", 16, "unsupported_image", "HEIC" },
         { "\0\0\0\x18" "ftypavif\0\0\0\0", 16, "unsupported_image", "AVIF" },
         { "II*\0\x08\0\0\0", 8, "unsupported_image", "TIFF" },
@@ -420,10 +420,10 @@ test_other_types(void)
           "SVG" },
         { "BM\x9a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\1\0\0\0\1\0\0\0", 26,
           "unsupported_image", "BMP" },
-        { "hello, world, this is text", 26, "invalid_image", "JPEG and PNG" },
+        { "hello, world, this is text", 26, "invalid_image", "accepted are JPEG" },
         { "\xff\xd8\xff", 3, "invalid_image", "JPEG" },
         { "\x89PNG\r\n\x1a\n", 8, "invalid_image", "PNG" },
-        { "", 0, "invalid_image", "JPEG and PNG" }
+        { "", 0, "invalid_image", "accepted are JPEG" }
     };
 
     for (i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
