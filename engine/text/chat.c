@@ -24,6 +24,7 @@ static int build(builder_t *b, const vlm_message_t *messages,
     size_t nmessages, const vlm_part_t *parts, const vlm_str_t *texts);
 static int add_message(builder_t *b, const vlm_message_t *message,
     const vlm_part_t *parts, const vlm_str_t *texts);
+static int add_user_text(builder_t *b, const vlm_str_t *text);
 static int add_picture(builder_t *b, uint32_t picture);
 static int add_template(builder_t *b, const char *p, const char *role);
 static int add_control(builder_t *b, const char *name, size_t times);
@@ -167,7 +168,7 @@ add_message(builder_t *b, const vlm_message_t *message,
             rc = add_picture(b, parts[part].picture);
 
         } else {
-            rc = add_text(b, texts[part].data, texts[part].len);
+            rc = add_user_text(b, &texts[part]);
         }
     }
 
@@ -176,6 +177,24 @@ add_message(builder_t *b, const vlm_message_t *message,
     }
 
     return rc;
+}
+
+
+/* each part for itself, so that two halves cannot make a character */
+
+static int
+add_user_text(builder_t *b, const vlm_str_t *text)
+{
+    size_t  valid;
+
+    valid = vlm_utf8_valid(text->data, text->len);
+
+    if (valid < text->len) {
+        return vlm_fail(b->err, 400, "invalid_utf8", "text of a message is "
+                        "not valid UTF-8 at byte %zu", valid);
+    }
+
+    return add_text(b, text->data, text->len);
 }
 
 
@@ -239,6 +258,10 @@ add_template(builder_t *b, const char *p, const char *role)
 
             if (rc == VLM_OK) {
                 rc = add_control(b, name, 1);
+
+            } else {
+                vlm_fail(b->err, 500, NULL, "chat format: the name of a "
+                         "token is too long");
             }
 
         } else {

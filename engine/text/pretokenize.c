@@ -45,8 +45,8 @@ vlm_pretok_load(vlm_pretok_t *pretok, const vlm_json_t *v, vlm_error_t *err)
             }
         }
 
-    } else if (v != NULL && load_step(pretok, v, &byte_level, err)
-                            == VLM_ERROR)
+    } else if (vlm_json_type(v) != VLM_JSON_NULL
+               && load_step(pretok, v, &byte_level, err) == VLM_ERROR)
     {
         return VLM_ERROR;
     }

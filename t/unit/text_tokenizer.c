@@ -196,15 +196,201 @@ test_lines(const char *dir, const char *file, int expected)
 }
 
 
+static void
+test_demo(void)
+{
+    int               special;
+    size_t            len;
+    vlm_buf_t         text;
+    vlm_ids_t         ids;
+    const char       *data;
+    vlm_error_t       err;
+    vlm_tokenizer_t  *tok;
+
+    memset(&ids, 0, sizeof(ids));
+    memset(&text, 0, sizeof(text));
+
+    tok = vlm_tokenizer_load(tap_path("models/demo"), &err);
+
+    if (!tap_ok(tok != NULL, "the demonstration vocabulary")) {
+        return;
+    }
+
+    tap_is(vlm_tokenizer_size(tok), 534, "number of ids");
+    tap_is(vlm_tokenizer_added(tok, "<|im_start|>"), 527, "an added token");
+    tap_is(vlm_tokenizer_added(tok, "<|im_start|"), -1, "half of one");
+    tap_is(vlm_tokenizer_added(tok, ""), -1, "none of it");
+    tap_is(vlm_tokenizer_added(tok, "the"), -1, "a token not added");
+
+    data = vlm_tokenizer_bytes(tok, 527, &len, &special);
+    tap_ok(data != NULL && len == 12 && special == 1
+           && memcmp(data, "<|im_start|>", 12) == 0, "its text");
+    data = vlm_tokenizer_bytes(tok, 220, &len, &special);
+    tap_ok(data != NULL && len == 1 && *data == ' ' && special == 0,
+           "a space");
+    tap_ok(vlm_tokenizer_bytes(tok, 534, &len, &special) == NULL
+           && len == 0 && special == 0, "an id too large");
+    tap_ok(vlm_tokenizer_bytes(tok, -1, &len, &special) == NULL,
+           "an id below zero");
+
+    tap_is(vlm_tokenizer_encode(tok, "a\xff", 2, 0, &ids, &err), VLM_ERROR,
+           "text that is not UTF-8");
+    tap_is(err.status, 400, "is the client's fault");
+    tap_str(err.message, "text is not valid UTF-8 at byte 1", "its message");
+    tap_is((long long) ids.len, 0, "and gives no ids");
+
+    vlm_ids_append(&ids, 7, 3);
+    vlm_tokenizer_encode(tok, "<|im_end|>", 10, 1, &ids, &err);
+    tap_ok(ids.len == 4 && ids.data[2] == 7 && ids.data[3] == 528,
+           "ids are appended");
+
+    ids.data[0] = 999999;
+    ids.data[1] = -5;
+    ids.data[2] = 64;
+    vlm_tokenizer_decode(tok, ids.data, 4, 1, &text, &err);
+    tap_str(text.data, "a", "ids that do not exist have no text");
+
+    vlm_buf_free(&text);
+    vlm_ids_free(&ids);
+    vlm_tokenizer_free(tok);
+}
+
+
+/* what a user typed never becomes an added token */
+
+static void
+test_user_text(void)
+{
+    int               special;
+    size_t            i, len, bad;
+    int32_t           id;
+    vlm_buf_t         text;
+    vlm_ids_t         ids;
+    const char       *data;
+    vlm_error_t       err;
+    vlm_tokenizer_t  *tok;
+
+    memset(&ids, 0, sizeof(ids));
+    memset(&text, 0, sizeof(text));
+
+    tok = vlm_tokenizer_load(tap_path("build-data/qwen3"), &err);
+
+    if (!tap_ok(tok != NULL, "Qwen's vocabulary")) {
+        return;
+    }
+
+    /* every added token, alone, doubled, among letters */
+
+    for (id = 151643; id < vlm_tokenizer_size(tok); id++) {
+        data = vlm_tokenizer_bytes(tok, id, &len, &special);
+        vlm_buf_printf(&text, "%.*s %.*s%.*sx", (int) len, data, (int) len,
+                       data, (int) len, data);
+    }
+
+    vlm_tokenizer_encode(tok, text.data, text.len, 0, &ids, &err);
+
+    for (i = 0, bad = 0; i < ids.len; i++) {
+        bad += (ids.data[i] >= 151643);
+    }
+
+    tap_ok(bad == 0 && ids.len > 26, "no added token in user text");
+
+    ids.len = 0;
+    vlm_tokenizer_encode(tok, text.data, text.len, 1, &ids, &err);
+
+    for (i = 0, bad = 0; i < ids.len; i++) {
+        bad += (ids.data[i] >= 151643);
+    }
+
+    tap_is((long long) bad, 78, "all of them where they are wanted");
+
+    vlm_buf_free(&text);
+    vlm_ids_free(&ids);
+    vlm_tokenizer_free(tok);
+}
+
+
+/*
+ * Long runs: steps are counted, not seconds.  A heap of n takes a few times
+ * log2(n) steps for each symbol, so the bound is loose for any O(n log n)
+ * and far below what O(n^2) needs: 5e11.
+ */
+
+static void
+test_long(void)
+{
+    int                  rc;
+    char                *text;
+    size_t               i, j, n, len, unit;
+    uint64_t             operations, half;
+    vlm_ids_t            ids;
+    vlm_error_t          err;
+    vlm_tokenizer_t     *tok;
+    static const char   *runs[] = {
+        "a", " ", "\n", "!", "7", "\xf0\x9f\x98\x80", "e\xcc\x81",
+        "\xcc\x81", "\xcc\x81\xcc\xa3", " \n", "\xe4\xb8\xad", "a "
+    };
+
+    n = 1 << 20;
+    memset(&ids, 0, sizeof(ids));
+
+    tok = vlm_tokenizer_load(tap_path("models/demo"), &err);
+    text = malloc(n);
+
+    if (!tap_ok(tok != NULL && text != NULL, "ready for long runs")) {
+        return;
+    }
+
+    for (i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        unit = strlen(runs[i]);
+        len = n / 2 / unit * unit;
+
+        for (j = 0; j < 2 * len; j++) {
+            text[j] = runs[i][j % unit];
+        }
+
+        ids.len = 0;
+        rc = vlm_tokenizer_encode_counted(tok, text, len, 0, &ids, &half,
+                                          &err);
+
+        if (rc == VLM_OK) {
+            ids.len = 0;
+            rc = vlm_tokenizer_encode_counted(tok, text, 2 * len, 0, &ids,
+                                              &operations, &err);
+        }
+
+        tap_ok(rc == VLM_OK && operations < 2 * len * 64
+               && operations <= half * 9 / 4 + 1000,
+               "1 MB of run %zu: %llu steps, half of it %llu", i,
+               (unsigned long long) operations, (unsigned long long) half);
+    }
+
+    vlm_ids_free(&ids);
+    free(text);
+    vlm_tokenizer_free(tok);
+}
+
+
 int
 main(void)
 {
+    test_demo();
+    test_user_text();
+    test_long();
     test_probes(tap_path("t/data/golden/qwen2_vl/base/model"),
                 tap_path("t/data/golden/qwen2_vl/base/"
                          "tokenizer_cases.json"));
     test_probes(tap_path("t/data/golden/qwen2_vl/untied_sharded/model"),
                 tap_path("t/data/golden/qwen2_vl/untied_sharded/"
                          "tokenizer_cases.json"));
+    test_probes(tap_path("t/data/golden/idefics3/base/model"),
+                tap_path("t/data/golden/idefics3/base/"
+                         "tokenizer_cases.json"));
+    test_probes(tap_path("t/data/golden/mllama/base/model"),
+                tap_path("t/data/golden/mllama/base/"
+                         "tokenizer_cases.json"));
+    test_lines(tap_path("models/demo"), tap_path("t/data/text/demo.jsonl"),
+               97);
     test_lines(tap_path("build-data/qwen3"),
                tap_path("build-data/qwen3/cases.jsonl"), 3000);
 
