@@ -1,0 +1,455 @@
+
+/*
+ * Answers of whole models: every held-out question of the demonstration
+ * model, many at once; and the same bits alone, in company and in chunks.
+ */
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/vlm_json.h"
+#include "engine/cli/cli.h"
+#include "t/unit/lib/tap.h"
+
+
+#define MAX_ASKED   512
+
+typedef struct {
+    vlm_options_t           o;
+    char                    image[256];
+    char                    prompt[256];
+    char                    expected[256];
+    double                  margin;
+
+    vlm_local_request_t     local;
+    vlm_req_t              *req;
+    vlm_buf_t               text;
+    int                     result;
+    vlm_error_t             error;
+    int                     final;
+} asked_t;
+
+static asked_t  asked[MAX_ASKED];
+
+
+static void
+conf_default(vlm_engine_conf_t *conf, const char *model)
+{
+    memset(conf, 0, sizeof(*conf));
+
+    conf->model = model;
+    conf->threads = 2;
+    conf->image_threads = 2;
+    conf->embedding_dtype = VLM_BF16;
+    conf->max_num_seqs = 16;
+    conf->max_rows = 256;
+    conf->max_queue = 1000;
+    conf->queue_timeout_ms = 600000;
+    conf->max_images = 8;
+    conf->max_image_pixels = 1 << 24;
+    conf->block_size = 16;
+    conf->kv_memory = 64 << 20;
+}
+
+
+static vlm_engine_t *
+engine_start(const vlm_engine_conf_t *conf)
+{
+    vlm_mail_t      mail;
+    vlm_error_t     err;
+    vlm_engine_t   *e;
+    struct pollfd   pfd;
+
+    e = vlm_engine_create(conf, &err);
+    if (e == NULL) {
+        tap_diag("%s", err.message);
+        exit(1);
+    }
+
+    pfd.fd = vlm_engine_fd(e);
+    pfd.events = POLLIN;
+
+    while (vlm_engine_state(e, &err) != VLM_STATE_READY) {
+        if (vlm_engine_state(e, &err) == VLM_STATE_FAILED) {
+            tap_diag("%s", err.message);
+            exit(1);
+        }
+
+        poll(&pfd, 1, -1);
+        (void) vlm_engine_next(e, &mail);
+    }
+
+    return e;
+}
+
+
+static void
+ask(vlm_engine_t *e, asked_t *a, uint64_t order)
+{
+    vlm_error_t  err;
+
+    a->final = 0;
+
+    if (vlm_local_request(&a->o, &a->local, &err) != VLM_OK) {
+        tap_diag("%s", err.message);
+        exit(1);
+    }
+
+    a->req = vlm_req_create();
+    a->req->owner = a;
+    a->req->order = order;
+    a->req->arena = (const uint8_t *) a->local.arena.data;
+    a->req->arena_size = a->local.arena.len;
+    a->req->record_offset = a->local.record_offset;
+    a->req->record_length = a->local.record_length;
+    a->req->given = a->local.given;
+
+    vlm_engine_submit(e, a->req);
+}
+
+
+static void
+collect(vlm_engine_t *e, int n)
+{
+    int             done;
+    asked_t        *a;
+    vlm_req_t      *req;
+    vlm_mail_t      mail;
+    struct pollfd   pfd;
+
+    pfd.fd = vlm_engine_fd(e);
+    pfd.events = POLLIN;
+
+    for (done = 0; done < n; /* void */) {
+        req = vlm_engine_next(e, &mail);
+
+        if (req == NULL) {
+            poll(&pfd, 1, -1);
+            continue;
+        }
+
+        a = req->owner;
+        vlm_buf_append(&a->text, mail.text.data, mail.text.len);
+        vlm_buf_free(&mail.text);
+
+        if (mail.flags & VLM_MAIL_FINAL) {
+            a->result = mail.result;
+            a->error = req->error;
+            a->final = 1;
+            done++;
+        }
+    }
+}
+
+
+static void
+forget(asked_t *a)
+{
+    vlm_local_request_free(&a->local);
+    vlm_req_free(a->req);
+    vlm_buf_free(&a->text);
+    a->req = NULL;
+}
+
+
+static void
+copy_string(const vlm_json_t *v, const char *prefix, char *to, size_t size)
+{
+    size_t       len;
+    const char  *s;
+
+    if (vlm_json_string(v, &s, &len) != VLM_OK) {
+        s = "";
+        len = 0;
+    }
+
+    snprintf(to, size, "%s%.*s", prefix, (int) len, s);
+}
+
+
+static int
+load_questions(void)
+{
+    int                n;
+    char              *data, *line, *next, prefix[200];
+    size_t             len;
+    asked_t           *a;
+    vlm_error_t        err;
+    vlm_json_doc_t    *doc;
+    const vlm_json_t  *v;
+
+    if (vlm_read_file(tap_path("t/data/heldout/questions.jsonl"), 1 << 24,
+                      &data, &len, &err)
+        != VLM_OK)
+    {
+        tap_diag("%s", err.message);
+        exit(1);
+    }
+
+    snprintf(prefix, sizeof(prefix), "%s/", tap_path("t/data/heldout"));
+    n = 0;
+
+    for (line = data; *line != '\0' && n < MAX_ASKED; line = next) {
+        next = line + strcspn(line, "\n");
+
+        doc = vlm_json_parse(line, (size_t) (next - line), "question", &err);
+        if (doc == NULL) {
+            tap_diag("%s", err.message);
+            exit(1);
+        }
+
+        v = vlm_json_root(doc);
+        a = &asked[n++];
+        memset(a, 0, sizeof(*a));
+
+        copy_string(vlm_json_get(v, "image"), prefix, a->image,
+                    sizeof(a->image));
+        copy_string(vlm_json_get(v, "question"), "", a->prompt,
+                    sizeof(a->prompt));
+        copy_string(vlm_json_get(v, "reference"), "", a->expected,
+                    sizeof(a->expected));
+        vlm_json_double(vlm_json_get(v, "margin"), &a->margin);
+
+        a->o.images[0] = a->image;
+        a->o.nimages = 1;
+        a->o.prompt = a->prompt;
+        a->o.sampling.nchoices = 1;
+
+        vlm_json_free(doc);
+
+        if (*next == '\n') {
+            next++;
+        }
+    }
+
+    free(data);
+
+    return n;
+}
+
+
+/* returns the number of right answers, *wrong of those with a clear margin */
+
+static int
+ask_all(vlm_dtype_t dtype, int n, int *wrong)
+{
+    int                 i, right;
+    vlm_engine_t       *e;
+    vlm_engine_conf_t   conf;
+
+    conf_default(&conf, tap_path("models/demo"));
+    conf.embedding_dtype = dtype;
+    e = engine_start(&conf);
+
+    for (i = 0; i < n; i++) {
+        ask(e, &asked[i], (uint64_t) i + 1);
+    }
+
+    collect(e, n);
+
+    right = 0;
+    *wrong = 0;
+
+    for (i = 0; i < n; i++) {
+
+        if (asked[i].result == VLM_OK
+            && strcmp(asked[i].text.data, asked[i].expected) == 0)
+        {
+            right++;
+
+        } else if (asked[i].margin > 1e-3) {
+            tap_diag("%s: %s: \"%s\", expected \"%s\" (margin %g) %s",
+                     asked[i].image, asked[i].prompt, asked[i].text.data,
+                     asked[i].expected, asked[i].margin,
+                     asked[i].result != VLM_OK ? asked[i].error.message
+                                               : "");
+            (*wrong)++;
+        }
+
+        forget(&asked[i]);
+    }
+
+    vlm_engine_destroy(e);
+
+    return right;
+}
+
+
+static void
+test_questions(void)
+{
+    int  n, right, wrong;
+
+    n = load_questions();
+
+    tap_is(n, 397, "held-out questions");
+
+    right = ask_all(VLM_F32, n, &wrong);
+    tap_is(wrong, 0, "f32 embeddings: the reference's answer wherever it is "
+           "clear (%d of %d equal)", right, n);
+
+    right = ask_all(VLM_BF16, n, &wrong);
+    tap_ok(right * 100 >= n * 99, "bf16 embeddings: at least 99 %% equal "
+           "(%d of %d)", right, n);
+}
+
+
+/* ---- the same bits in any company ---- */
+
+#define NSAME   6
+
+typedef struct {
+    int32_t     ids[64];
+    size_t      n;
+    uint8_t     digest[32];
+} kept_t;
+
+
+static void
+same_options(asked_t *a, int i)
+{
+    vlm_options_t  *o;
+
+    o = &a->o;
+    memset(o, 0, sizeof(*o));
+
+    o->sampling.nchoices = 1;
+    o->sampling.max_tokens = 12;
+    o->sampling.set = VLM_SET_MAX_TOKENS | VLM_SET_SEED;
+    o->sampling.seed = (uint64_t) (i * 7 + 1);
+    o->ignore_eos = 1;
+
+    if (i != 3) {
+        snprintf(a->image, sizeof(a->image), "%s",
+                 tap_path("t/data/heldout/images/%04d.png", i));
+        o->images[0] = a->image;
+        o->images[1] = a->image;
+        o->nimages = (i == 4) ? 2 : 1;
+    }
+
+    if (i % 2 == 1) {
+        o->sampling.set |= VLM_SET_TEMPERATURE | VLM_SET_TOP_P
+                           | VLM_SET_REPETITION | VLM_SET_FREQUENCY;
+        o->sampling.temperature = 1.5f;
+        o->sampling.top_p = 0.95f;
+        o->sampling.repetition = 1.1f;
+        o->sampling.frequency = 0.3f;
+    }
+
+    o->prompt = (i == 2) ? "Describe the image. Be exact, please: what is "
+                           "where, and of which colour is it? And then the "
+                           "same once more." : "What do you see?";
+}
+
+
+static void
+keep(kept_t *k, const asked_t *a)
+{
+    k->n = a->req->answer.len;
+    memcpy(k->ids, a->req->answer.data, k->n * sizeof(int32_t));
+    memcpy(k->digest, a->req->digest, sizeof(k->digest));
+}
+
+
+static int
+same(const kept_t *k, const asked_t *a)
+{
+    return a->result == VLM_OK && a->req->answer.len == k->n
+           && memcmp(k->ids, a->req->answer.data, k->n * sizeof(int32_t))
+              == 0
+           && memcmp(k->digest, a->req->digest, sizeof(k->digest)) == 0;
+}
+
+
+static void
+test_company(kept_t *alone, const char *name, int rows, int threads,
+    int seqs, int blocks)
+{
+    int                 i, n, round;
+    vlm_engine_t       *e;
+    vlm_engine_conf_t   conf;
+
+    conf_default(&conf, tap_path("models/demo"));
+    conf.digest = 1;
+    conf.max_rows = rows;
+    conf.threads = threads;
+    conf.max_num_seqs = seqs;
+
+    if (blocks != 0) {
+        /* the demonstration model: 2 KiB of keys and values for a token */
+        conf.kv_memory = (uint64_t) blocks * 16 * 2048;
+    }
+
+    e = engine_start(&conf);
+    n = 0;
+
+    for (round = 0; round < 2; round++) {
+
+        for (i = 0; i < NSAME; i++) {
+            same_options(&asked[i], round == 0 ? i : NSAME - 1 - i);
+            ask(e, &asked[i], (uint64_t) (++n));
+        }
+
+        collect(e, NSAME);
+
+        for (i = 0; i < NSAME; i++) {
+            tap_ok(same(&alone[round == 0 ? i : NSAME - 1 - i], &asked[i]),
+                   "%s, round %d: request %d gives the same bits", name,
+                   round, i);
+            forget(&asked[i]);
+        }
+    }
+
+    vlm_engine_destroy(e);
+}
+
+
+static void
+test_same(void)
+{
+    int                 i;
+    kept_t              alone[NSAME];
+    vlm_engine_t       *e;
+    vlm_engine_conf_t   conf;
+
+    conf_default(&conf, tap_path("models/demo"));
+    conf.digest = 1;
+    e = engine_start(&conf);
+
+    for (i = 0; i < NSAME; i++) {
+        same_options(&asked[i], i);
+        ask(e, &asked[i], (uint64_t) i + 1);
+        collect(e, 1);
+
+        tap_is(asked[i].result, VLM_OK, "alone: request %d", i);
+        tap_is((long long) asked[i].req->answer.len, 12,
+               "alone: request %d runs to max_tokens", i);
+
+        keep(&alone[i], &asked[i]);
+        forget(&asked[i]);
+    }
+
+    vlm_engine_destroy(e);
+
+    tap_ok(memcmp(alone[0].digest, alone[1].digest, 32) != 0,
+           "different requests differ");
+
+    test_company(alone, "together", 256, 2, 16, 0);
+    test_company(alone, "chunks of 7 rows", 7, 2, 6, 0);
+    test_company(alone, "one thread, two seats", 16, 1, 2, 0);
+    test_company(alone, "few blocks", 64, 2, 16, 18);
+}
+
+
+int
+main(void)
+{
+    vlm_log_level("error");
+
+    test_same();
+    test_questions();
+
+    return tap_done();
+}
