@@ -63,6 +63,8 @@ static const shape_t  shapes[] = {
     { "decode qkv",      16, 2048, 1536, PLAIN, VLM_ACT_NONE, 1 },
     { "decode gate+up",  16, 17920, 1536, GATED, VLM_ACT_SILU, 1 },
     { "decode down",     16, 1536, 8960, PLAIN, VLM_ACT_NONE, 1 },
+    { "decode gate+up",  24, 17920, 1536, GATED, VLM_ACT_SILU, 1 },
+    { "decode gate+up",  40, 17920, 1536, GATED, VLM_ACT_SILU, 1 },
     { "decode gate+up",  32, 17920, 1536, GATED, VLM_ACT_SILU, 1 },
     { "decode down",     32, 1536, 8960, PLAIN, VLM_ACT_NONE, 1 }
 };

@@ -51,9 +51,10 @@ typedef struct {
 
 struct vlm_cpu_linear_s {
     int                 tile_rows;
+    int                 direct_tiles;
     int                 depth;              /* of a widened slice */
 
-    /* the only tile, straight from the panels */
+    /* all tiles, at most direct_tiles, straight from the panels */
     void (*direct)(const vlm_product_t *p, int64_t panel, int64_t npanels);
 
     /* some tiles with up to VLM_MAX_GROUP panels */

@@ -12,15 +12,14 @@
 
 #include "kernels/cpu/linear.h"
 
-#define LINEAR       vlm_cpu_linear_avx2
-#define TILE_ROWS    6
-#define SLICE_DEPTH  256
+#define LINEAR        vlm_cpu_linear_avx2
+#define TILE_ROWS     6
+#define SLICE_DEPTH   256
+#define DIRECT_TILES  4
+#define DIRECT_DEPTH  128
 
 /* how far ahead of a pass over a panel memory is asked for */
-#define AHEAD        2048
-
-/* steps of a panel that stay in the first cache between its two halves */
-#define HALF_DEPTH   128
+#define AHEAD         2048
 
 #define inline_always  static inline __attribute__((always_inline))
 
@@ -190,14 +189,14 @@ direct_rows(const int rows, vlm_dtype_t dtype, const float *a, const char *w,
         return;
     }
 
-    for (i = 0; i < k; i += HALF_DEPTH) {
-        n = k - i < HALF_DEPTH ? k - i : HALF_DEPTH;
+    for (i = 0; i < k; i += DIRECT_DEPTH) {
+        n = k - i < DIRECT_DEPTH ? k - i : DIRECT_DEPTH;
 
         direct_half(rows, dtype, 0, a, w, n, c);
         direct_half(rows, dtype, 1, a, w, n, c);
 
-        a += rows * HALF_DEPTH;
-        w += HALF_DEPTH * VLM_PANEL * vlm_dtype_size(dtype);
+        a += rows * DIRECT_DEPTH;
+        w += DIRECT_DEPTH * VLM_PANEL * vlm_dtype_size(dtype);
     }
 }
 

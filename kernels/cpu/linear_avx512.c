@@ -8,12 +8,14 @@
 
 #include "kernels/cpu/linear.h"
 
-#define LINEAR       vlm_cpu_linear_avx512
-#define TILE_ROWS    14
-#define SLICE_DEPTH  512
+#define LINEAR        vlm_cpu_linear_avx512
+#define TILE_ROWS     14
+#define SLICE_DEPTH   512
+#define DIRECT_TILES  4
+#define DIRECT_DEPTH  256
 
 /* how far ahead of a single pass over a panel memory is asked for */
-#define AHEAD        4096
+#define AHEAD         4096
 
 #define inline_always  static inline __attribute__((always_inline))
 

@@ -3,9 +3,11 @@
  * Products over the kernels of one instruction set.  The file that includes
  * this one has defined
  *
- *   LINEAR       the name of its vlm_cpu_linear_t
- *   TILE_ROWS    the greatest height of a tile
- *   SLICE_DEPTH  steps of a slice
+ *   LINEAR        the name of its vlm_cpu_linear_t
+ *   TILE_ROWS     the greatest height of a tile
+ *   SLICE_DEPTH   steps of a widened slice
+ *   DIRECT_TILES  tiles up to which direct() is faster than blocked()
+ *   DIRECT_DEPTH  steps of a panel that the first cache holds
  *
  *   direct_tile(rows, dtype, a, w, k, c)
  *                adds k steps of a tile and a panel to c [rows][32]
@@ -122,21 +124,46 @@ end_tile(const vlm_product_t *p, int64_t panel, int64_t row, int64_t rows,
 }
 
 
+/* several tiles take turns with a part of the panel, which the first reads */
+
 static void
 direct(const vlm_product_t *p, int64_t panel, int64_t npanels)
 {
-    int64_t               end;
+    int64_t               t, k, depth, end, row, rows;
     const char           *w;
-    _Alignas(64) float    c[TILE_ROWS * VLM_PANEL];
+    const float          *a;
+    _Alignas(64) float    c[DIRECT_TILES][TILE_ROWS * VLM_PANEL];
 
     end = panel + npanels;
 
     for (/* void */; panel < end; panel++) {
         w = p->panels + (size_t) panel * p->panel_bytes;
+        depth = p->ntiles == 1 ? p->k : DIRECT_DEPTH;
 
-        start_tile(p, panel, p->rows, c);
-        direct_tile(p->rows, p->dtype, p->tiles, w, p->k, c);
-        end_tile(p, panel, 0, p->rows, c);
+        for (k = 0; k < p->k; k += depth) {
+
+            if (depth > p->k - k) {
+                depth = p->k - k;
+            }
+
+            for (t = 0; t < p->ntiles; t++) {
+                row = vlm_tile_row(p, t);
+                rows = vlm_tile_row(p, t + 1) - row;
+                a = p->tiles + vlm_tile_offset(p, t) + k * rows;
+
+                if (k == 0) {
+                    start_tile(p, panel, rows, c[t]);
+                }
+
+                direct_tile(rows, p->dtype, a, w, depth, c[t]);
+
+                if (k + depth == p->k) {
+                    end_tile(p, panel, row, rows, c[t]);
+                }
+            }
+
+            w += (size_t) depth * VLM_PANEL * vlm_dtype_size(p->dtype);
+        }
     }
 }
 
@@ -259,6 +286,7 @@ blocked(const vlm_product_t *p, int64_t panel, int64_t npanels, int64_t tile,
 
 const vlm_cpu_linear_t  LINEAR = {
     TILE_ROWS,
+    DIRECT_TILES,
     SLICE_DEPTH,
     direct,
     blocked

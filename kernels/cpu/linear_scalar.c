@@ -7,9 +7,11 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/vec.h"
 
-#define LINEAR       vlm_cpu_linear_scalar
-#define TILE_ROWS    4
-#define SLICE_DEPTH  256
+#define LINEAR        vlm_cpu_linear_scalar
+#define TILE_ROWS     4
+#define SLICE_DEPTH   256
+#define DIRECT_TILES  1
+#define DIRECT_DEPTH  256
 
 
 static void

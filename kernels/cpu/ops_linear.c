@@ -8,7 +8,7 @@
 
 
 /* rows of x that are packed at a time: their tiles stay in the last cache */
-#define CHUNK_ROWS   512
+#define CHUNK_ROWS   256
 
 /* tiles of a task: its results stay in the second cache between slices */
 #define TASK_ROWS    256
@@ -157,21 +157,17 @@ chunk(linear_t *l, int64_t row, int64_t rows)
 
     c.p.tiles = c.packed;
 
-    if (c.p.ntiles == 1) {
-        pack_tile(&c, 0);
-        run_direct(&c);
-        return;
-    }
+    if (c.p.ntiles <= c.linear->direct_tiles) {
 
-    if (c.p.ntiles <= 4) {
         for (i = 0; i < c.p.ntiles; i++) {
             pack_tile(&c, i);
         }
 
-    } else {
-        vlm_pool_run(c.q->dev->pool, (int) c.p.ntiles, pack_task, &c);
+        run_direct(&c);
+        return;
     }
 
+    vlm_pool_run(c.q->dev->pool, (int) c.p.ntiles, pack_task, &c);
     run_blocked(&c);
 }
 
