@@ -114,7 +114,7 @@ test_stops(void)
     /* a stop string of several bytes a character */
 
     streamed("a\xc3\xa9\xc3\xa8z", "\xc3\xa9z/\xc3\xa8", "a||||\xc3\xa9#");
-    streamed("\xc3\xa9\xc3\xaa", "\xc3\xa9z", "||||\xc3\xa9\xc3\xaa|");
+    streamed("\xc3\xa9\xc3\xaa", "\xc3\xa9z", "|||\xc3\xa9\xc3\xaa|");
     streamed("\xc3", "\xef\xbf\xbd", "|");
     streamed("a\xff" "b", "\xef\xbf\xbd", "a|#");
 }
