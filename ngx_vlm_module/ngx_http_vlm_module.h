@@ -152,6 +152,8 @@ struct ngx_http_vlm_engine_s {
     ngx_msec_t                  delay;      /* before the next retry */
     ngx_msec_t                  tried;
     ngx_uint_t                  failures;   /* since it was last up */
+    ngx_uint_t                  looks;      /* at a state not yet told */
+    unsigned                    greeted:1;  /* the handshake is done */
     vlm_fail_t                  fail;       /* of the last attempt */
 
     ngx_queue_t                 waiting;    /* contexts */
