@@ -143,7 +143,10 @@ fuzzers := $(patsubst t/fuzz/%.c,build-fuzz/%,$(wildcard t/fuzz/*.c))
 
 fuzz: $(fuzzers)
 
-fuzz_src = $(foreach l,$(needs_$(firstword $(subst _, ,$(1)))),$($(l)_src))
+# (kernels, each with flags of its own, are reached through a table only)
+
+fuzz_src = $(foreach l,$(filter-out kernels,\
+    $(needs_$(firstword $(subst _, ,$(1))))),$($(l)_src))
 
 build-fuzz/%: t/fuzz/%.c $$(call fuzz_src,$$*)
 	@mkdir -p $(dir $@)
