@@ -151,6 +151,7 @@ sub read_until {
         return undef if defined $bytes && $bytes eq '';
     }
 
+    $self->{buf} =~ /$re/;
     return substr($self->{buf}, 0, $+[0], '');
 }
 
@@ -250,6 +251,9 @@ sub read_answer {
     return $self->read_answer($timeout) if $head->{status} == 100;
 
     $head->{body} = '';
+    $head->{complete} = 1;
+
+    return $head if $head->{status} == 204 || $head->{status} == 304;
 
     for ( ;; ) {
         my $bytes = $self->read_piece($head, $timeout);
@@ -288,7 +292,8 @@ sub next_event {
         $head->{events} .= $bytes;
     }
 
-    my $text = substr($head->{events}, 0, $+[0], '');
+    $head->{events} =~ s/^(.*?\n\n)//s;
+    my $text = $1;
     my %event = (at => time(), raw => $text);
 
     if ($text =~ /^data: (.*)\n\n\z/) {
