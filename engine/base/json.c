@@ -526,6 +526,8 @@ vlm_json_key(const vlm_json_t *v, size_t *len)
 }
 
 
+/* equal keys: the last one, while vlm_json_next() shows all of them */
+
 const vlm_json_t *
 vlm_json_get(const vlm_json_t *object, const char *key)
 {

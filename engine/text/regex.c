@@ -14,79 +14,103 @@
 #define SPACES  "\\t-\\r \\x{85}\\p{Z}"
 
 
-static ptrdiff_t escape(const char *p, size_t len, int in_class,
-    vlm_buf_t *out, vlm_error_t *err);
+typedef struct {
+    int         open;
+    size_t      first;                  /* place of its first member */
+} class_t;
+
+
+static int check(const char *regex, size_t i, size_t len, class_t *class,
+    vlm_error_t *err);
 static int group(const char *p, size_t len, vlm_error_t *err);
+static int escape(const char *p, size_t len, int in_class, vlm_buf_t *out,
+    vlm_error_t *err);
 
 
 int
 vlm_regex_translate(const char *regex, size_t len, vlm_buf_t *out,
     vlm_error_t *err)
 {
-    int        in_class;
-    size_t     i, first;
-    ptrdiff_t  n;
+    size_t   i;
+    class_t  class;
 
-    in_class = 0;
-    first = 0;
+    memset(&class, 0, sizeof(class));
 
-    for (i = 0; i < len; i += (size_t) n) {
-        n = 1;
+    for (i = 0; i < len; i++) {
 
-        switch (regex[i]) {
-
-        case '\\':
-            n = escape(regex + i, len - i, in_class, out, err);
-
-            if (n == VLM_ERROR) {
+        if (regex[i] == '\\') {
+            if (escape(regex + i, len - i, class.open, out, err)
+                == VLM_ERROR)
+            {
                 return VLM_ERROR;
             }
 
+            i++;
             continue;
+        }
 
-        case '[':
-            if (in_class) {
-                return vlm_fail(err, 500, NULL, "a class inside of a class "
-                                "is not supported");
-            }
-
-            in_class = 1;
-            first = i + 1;
-
-            if (first < len && regex[first] == '^') {
-                first++;
-            }
-
-            break;
-
-        case ']':
-            if (in_class && i == first) {
-                return vlm_fail(err, 500, NULL,
-                                "an empty class is not supported");
-            }
-
-            in_class = 0;
-            break;
-
-        case '&':
-            if (in_class && i + 1 < len && regex[i + 1] == '&') {
-                return vlm_fail(err, 500, NULL,
-                                "&& in a class is not supported");
-            }
-
-            break;
-
-        case '(':
-            if (!in_class && group(regex + i, len - i, err) == VLM_ERROR) {
-                return VLM_ERROR;
-            }
-
-            break;
+        if (check(regex, i, len, &class, err) == VLM_ERROR) {
+            return VLM_ERROR;
         }
 
         if (vlm_buf_append(out, regex + i, 1) == VLM_ERROR) {
             return vlm_fail(err, 500, NULL, "no memory");
         }
+    }
+
+    return VLM_OK;
+}
+
+
+/* keeps track of classes, refuses what is not common to both engines */
+
+static int
+check(const char *regex, size_t i, size_t len, class_t *class,
+    vlm_error_t *err)
+{
+    if (!class->open) {
+
+        if (regex[i] == '(') {
+            return group(regex + i, len - i, err);
+        }
+
+        if (regex[i] == '^' || regex[i] == '$') {
+            return vlm_fail(err, 500, NULL, "%c is not supported", regex[i]);
+        }
+
+        if (regex[i] == '[') {
+            class->open = 1;
+            class->first = i + 1;
+
+            if (i + 1 < len && regex[i + 1] == '^') {
+                class->first++;
+            }
+        }
+
+        return VLM_OK;
+    }
+
+    switch (regex[i]) {
+
+    case '[':
+        return vlm_fail(err, 500, NULL,
+                        "a class inside of a class is not supported");
+
+    case ']':
+        if (i == class->first) {
+            return vlm_fail(err, 500, NULL,
+                            "an empty class is not supported");
+        }
+
+        class->open = 0;
+        break;
+
+    case '&':
+        if (i + 1 < len && regex[i + 1] == '&') {
+            return vlm_fail(err, 500, NULL, "&& in a class is not supported");
+        }
+
+        break;
     }
 
     return VLM_OK;
@@ -119,9 +143,9 @@ group(const char *p, size_t len, vlm_error_t *err)
 }
 
 
-/* returns the length of the escape, its beginning only where that suffices */
+/* a backslash and the character behind it */
 
-static ptrdiff_t
+static int
 escape(const char *p, size_t len, int in_class, vlm_buf_t *out,
     vlm_error_t *err)
 {
@@ -168,5 +192,5 @@ escape(const char *p, size_t len, int in_class, vlm_buf_t *out,
         return vlm_fail(err, 500, NULL, "no memory");
     }
 
-    return 2;
+    return VLM_OK;
 }

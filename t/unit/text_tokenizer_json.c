@@ -273,6 +273,9 @@ test_regex(void)
     regex_is("[\\S]", "\\S in a class is not supported");
     regex_is("\\w+", "\\w is not supported");
     regex_is("\\b", "\\b is not supported");
+    regex_is("\\s+$", "$ is not supported");
+    regex_is("^a", "^ is not supported");
+    regex_is("[^a^$]", "[^a^$]");
     regex_is("(a)\\1", "\\1 is not supported");
     regex_is("(?R)", "the group \"(?R)\" is not supported");
     regex_is("(*LIMIT_MATCH=1)", "the group \"(*LI\" is not supported");
