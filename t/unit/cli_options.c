@@ -1,0 +1,170 @@
+
+/* Options: every kind of value, good and bad. */
+
+#include <string.h>
+
+#include "engine/cli/cli.h"
+#include "t/unit/lib/tap.h"
+
+
+static const vlm_command_t  serve = { "", VLM_CMD_SERVE, 0, "", "", NULL };
+static const vlm_command_t  run = { "run", VLM_CMD_RUN, 0, "", "", NULL };
+static const vlm_command_t  info = { "info", VLM_CMD_INFO, 1, "", "", NULL };
+
+
+typedef struct {
+    const vlm_command_t    *cmd;
+    const char             *args[4];
+    const char             *message;        /* begins so */
+} bad_t;
+
+static const bad_t  bads[] = {
+    { &serve, { "--foo" }, "unknown option \"--foo\"" },
+    { &serve, { "-m" }, "unknown option \"-m\"" },
+    { &serve, { "--" }, "unknown option \"--\"" },
+    { &serve, { "--mode", "x" }, "unknown option \"--mode\"" },
+    { &serve, { "x" }, "unexpected argument \"x\"" },
+    { &info, { "a", "b" }, "unexpected argument \"b\"" },
+    { &serve, { "--model" }, "--model needs a value" },
+    { &serve, { "--model", "" }, "--model \"\": must not be empty" },
+    { &serve, { "--check=1" }, "--check takes no value" },
+    { &serve, { "--prompt", "x" }, "option --prompt is not one of" },
+    { &serve, { "--threads", "0" },
+      "--threads 0 is out of range: 1 to 1024" },
+    { &serve, { "--threads", "1025" },
+      "--threads 1025 is out of range: 1 to 1024" },
+    { &serve, { "--threads", "two" },
+      "--threads \"two\": must be a whole number" },
+    { &serve, { "--threads", "1.5" },
+      "--threads \"1.5\": must be a whole number" },
+    { &serve, { "--threads", "" }, "--threads \"\": must be a number" },
+    { &serve, { "--threads", "-" }, "--threads \"-\": must be a number" },
+    { &serve, { "--queue-timeout", "0" },
+      "--queue-timeout 0 is out of range" },
+    { &serve, { "--queue-timeout", "nan" },
+      "--queue-timeout \"nan\": must be a number" },
+    { &serve, { "--socket-mode", "888" }, "--socket-mode \"888\": must be" },
+    { &serve, { "--socket-mode", "7777" },
+      "--socket-mode \"7777\": must be" },
+    { &serve, { "--block-size", "24" },
+      "--block-size \"24\": must be a multiple of 16" },
+    { &serve, { "--kv-cache-memory", "1x" },
+      "--kv-cache-memory \"1x\": must be a size" },
+    { &serve, { "--kv-cache-memory", "99999999999g" },
+      "--kv-cache-memory \"99999999999g\": must be a size" },
+    { &serve, { "--device", "cuda:0" },
+      "--device \"cuda:0\": is not supported by this build" },
+    { &serve, { "--device", "tpu" }, "--device \"tpu\": must be auto or" },
+    { &serve, { "--embedding-dtype", "int8" },
+      "--embedding-dtype \"int8\": is not supported by this build" },
+    { &serve, { "--embedding-dtype", "f64" },
+      "--embedding-dtype \"f64\": must be bf16, f16 or f32" },
+    { &serve, { "--quantization", "int8" },
+      "--quantization \"int8\": is not supported by this build" },
+    { &serve, { "--prefix-cache", "on" },
+      "--prefix-cache \"on\": is not supported by this build" },
+    { &serve, { "--redis", "redis://x" },
+      "--redis is not supported by this build" },
+    { &serve, { "--log-level", "loud" }, "--log-level \"loud\": must be" },
+    { &run, { "--temperature", "2.1" },
+      "--temperature 2.1 is out of range: 0 to 2" },
+    { &run, { "--top-p", "0" }, "--top-p 0 is out of range" },
+    { &run, { "--max-tokens", "0" }, "--max-tokens 0 is out of range" },
+    { &run, { "--seed", "-1" }, "--seed -1 is out of range" },
+    { &run, { "--seed", "18446744073709551616" },
+      "--seed \"18446744073709551616\": is too large" },
+    { &run, { "--stop", "" }, "--stop: at most" },
+    { &run, { "--detail", "x" }, "--detail \"x\": must be" },
+    { &info, { "--size", "640" }, "--size \"640\": must be WIDTHxHEIGHT" },
+    { &info, { "--size", "0x5" }, "--size \"0x5\": must be" },
+    { &info, { "--size", "5x5x" }, "--size \"5x5x\": must be" },
+    { NULL, { NULL }, NULL }
+};
+
+
+static int
+parse(vlm_options_t *o, const vlm_command_t *cmd, const char *const *args,
+    vlm_error_t *err)
+{
+    int  n;
+
+    for (n = 0; n < 4 && args[n] != NULL; n++) {
+        /* void */
+    }
+
+    return vlm_options_parse(o, cmd, n, (char **) args, err);
+}
+
+
+static void
+test_bad(void)
+{
+    const bad_t    *b;
+    vlm_error_t     err;
+    vlm_options_t   o;
+
+    for (b = bads; b->cmd != NULL; b++) {
+        memset(&err, 0, sizeof(err));
+
+        tap_is(parse(&o, b->cmd, b->args, &err), VLM_ERROR, "%s %s",
+               b->args[0], b->args[1] != NULL ? b->args[1] : "");
+
+        if (!tap_ok(strncmp(err.message, b->message, strlen(b->message))
+                    == 0, "says \"%s\"", b->message))
+        {
+            tap_diag("%s", err.message);
+        }
+    }
+}
+
+
+static void
+test_good(void)
+{
+    vlm_error_t    err;
+    vlm_options_t  o;
+    const char    *a[] = { "--model=m", "--socket", "s", "--socket-mode=600" };
+    const char    *b[] = { "--kv-cache-memory", "64m", "--queue-timeout=1.5",
+                           "--embedding-dtype=f32" };
+    const char    *c[] = { "--seed=18446744073709551615", "--image=a",
+                           "--image", "b" };
+    const char    *d[] = { "--temperature", "0.5", "--prompt", "" };
+    const char    *e[] = { "--size", "640x480", "dir", "--json" };
+
+    tap_is(parse(&o, &serve, a, &err), VLM_OK, "model and socket");
+    tap_str(o.server.engine.model, "m", "model");
+    tap_str(o.server.socket, "s", "socket");
+    tap_is(o.server.mode, 0600, "mode");
+    tap_is(o.server.engine.max_num_seqs, 16, "a default");
+
+    tap_is(parse(&o, &serve, b, &err), VLM_OK, "sizes and times");
+    tap_is((long long) o.server.engine.kv_memory, 64 << 20, "64m");
+    tap_is((long long) o.server.engine.queue_timeout_ms, 1500, "1.5 s");
+    tap_is(o.server.engine.embedding_dtype, VLM_F32, "f32");
+
+    tap_is(parse(&o, &run, c, &err), VLM_OK, "seed and images");
+    tap_ok(o.sampling.seed == UINT64_MAX, "the largest seed");
+    tap_is(o.sampling.set, VLM_SET_SEED, "only the seed is set");
+    tap_is(o.nimages, 2, "two images");
+    tap_str(o.images[1], "b", "in their order");
+
+    tap_is(parse(&o, &run, d, &err), VLM_OK, "an empty prompt");
+    tap_is(o.sampling.set, VLM_SET_TEMPERATURE, "temperature is set");
+    tap_ok(o.sampling.temperature == 0.5f, "0.5");
+
+    tap_is(parse(&o, &info, e, &err), VLM_OK, "size");
+    tap_is(o.width, 640, "width");
+    tap_is(o.height, 480, "height");
+    tap_is(o.nargs, 1, "one argument");
+    tap_str(o.args[0], "dir", "the directory");
+}
+
+
+int
+main(void)
+{
+    test_bad();
+    test_good();
+
+    return tap_done();
+}
