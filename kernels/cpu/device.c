@@ -7,6 +7,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "kernels/cpu/attn.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/linear.h"
@@ -84,6 +88,21 @@ static const isa_t  isas[] = {
 #define NISAS  ((int) (sizeof(isas) / sizeof(isas[0])))
 
 
+#if defined(__x86_64__)
+
+/* clang's __builtin_cpu_supports() has no name for it */
+
+static int
+has_f16c(void)
+{
+    unsigned  a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+
+#endif
+
+
 /* __builtin_cpu_supports() asks the system too (XGETBV) */
 
 int
@@ -98,7 +117,7 @@ vlm_cpu_has_isa(vlm_isa_t isa)
 
     case VLM_CPU_AVX2:
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
-               && __builtin_cpu_supports("f16c");
+               && has_f16c();
 
     case VLM_CPU_AVX512:
         return vlm_cpu_has_isa(VLM_CPU_AVX2)

@@ -147,12 +147,22 @@ direct_few(const int rows, vlm_dtype_t dtype, const float *a, const char *w,
 }
 
 
+/*
+ * Half a panel.  The two passes over a part of a panel fetch the next part
+ * meanwhile, half of it each.
+ */
+
 inline_always void
 direct_half(const int rows, vlm_dtype_t dtype, const int half,
     const float *a, const char *w, int64_t k, float *c)
 {
-    __m256   lo[TILE_ROWS], hi[TILE_ROWS], b0, b1;
-    int64_t  i, j, n;
+    size_t       line;
+    __m256       lo[TILE_ROWS], hi[TILE_ROWS], b0, b1;
+    int64_t      i, j, n;
+    const char  *ahead;
+
+    line = VLM_PANEL * vlm_dtype_size(dtype);
+    ahead = w + (size_t) k * line + (half == 0 ? 0 : (size_t) k * line / 2);
 
     c += half * 8;
     load_tile(rows, c, lo, hi);
@@ -161,17 +171,14 @@ direct_half(const int rows, vlm_dtype_t dtype, const int half,
         n = k - i < VLM_BLOCK_K ? k - i : VLM_BLOCK_K;
 
         for (j = 0; j < n; j++) {
-
-            if (half == 0) {
-                prefetch_panel(dtype, w, j);
-            }
-
+            _mm_prefetch(ahead + j * (line / 2), _MM_HINT_T0);
             load_half(dtype, w, j, half, &b0, &b1);
             step(rows, a + j, b0, b1, lo, hi);
         }
 
         a += rows * VLM_BLOCK_K;
-        w += VLM_BLOCK_K * VLM_PANEL * vlm_dtype_size(dtype);
+        w += VLM_BLOCK_K * line;
+        ahead += VLM_BLOCK_K * line / 2;
     }
 
     store_tile(rows, c, lo, hi);

@@ -206,14 +206,18 @@ next_slice(const vlm_product_t *p, int64_t panel, int64_t npanels, int64_t k,
 }
 
 
-/* a slice of a group with one tile of x */
+/*
+ * A slice of a group with one tile of x.  The panels' next slices are fetched
+ * by the first tiles; after them a tile's last product fetches the same part
+ * of the next tile.
+ */
 
 static void
 group_tile(const vlm_product_t *p, int64_t tile, int64_t k, int64_t depth,
     int64_t npanels, const float *slices, float *c, ahead_t *ahead)
 {
-    int64_t       i, row, rows;
-    size_t        bytes;
+    int64_t       i, row, rows, distance;
+    const char   *from;
     const float  *a;
 
     row = vlm_tile_row(p, tile);
@@ -222,19 +226,23 @@ group_tile(const vlm_product_t *p, int64_t tile, int64_t k, int64_t depth,
 
     for (i = 0; i < npanels; i++) {
 
-        bytes = (size_t) depth * 64;
+        from = (const char *) a;
+        distance = 0;
 
-        if (ahead[i].left < bytes) {
-            bytes = 0;
+        if (ahead[i].left >= (size_t) depth * 64) {
+            from = ahead[i].from;
+            distance = 64;
+            ahead[i].from += depth * 64;
+            ahead[i].left -= depth * 64;
+
+        } else if (i == npanels - 1 && tile + 1 < p->ntiles) {
+            from = (const char *) (p->tiles + vlm_tile_offset(p, tile + 1)
+                                   + k * rows);
+            distance = rows * sizeof(float);
         }
 
         slice_tile(rows, a, slices + i * SLICE_DEPTH * VLM_PANEL, depth,
-                   c + i * TILE_ROWS * VLM_PANEL,
-                   bytes != 0 ? ahead[i].from : (const char *) a,
-                   bytes != 0 ? 64 : 0);
-
-        ahead[i].from += bytes;
-        ahead[i].left -= bytes;
+                   c + i * TILE_ROWS * VLM_PANEL, from, distance);
     }
 }
 
