@@ -38,8 +38,32 @@ v16i_of(__m256i a, __m256i b)
 }
 
 
-#define V16_BOTH(fn, x, y)     v16_of(fn((x).a, (y).a), fn((x).b, (y).b))
-#define V16I_BOTH(fn, x, y)    v16i_of(fn((x).a, (y).a), fn((x).b, (y).b))
+#define V16_FUNCTION(name, fn)                                                \
+    VLM_VEC_INLINE v16                                                        \
+    name(v16 x, v16 y)                                                        \
+    {                                                                         \
+        return v16_of(fn(x.a, y.a), fn(x.b, y.b));                            \
+    }
+
+#define V16I_FUNCTION(name, fn)                                               \
+    VLM_VEC_INLINE v16i                                                       \
+    name(v16i x, v16i y)                                                      \
+    {                                                                         \
+        return v16i_of(fn(x.a, y.a), fn(x.b, y.b));                           \
+    }
+
+
+V16_FUNCTION(v16_add, _mm256_add_ps)
+V16_FUNCTION(v16_sub, _mm256_sub_ps)
+V16_FUNCTION(v16_mul, _mm256_mul_ps)
+V16_FUNCTION(v16_div, _mm256_div_ps)
+V16_FUNCTION(v16_min, _mm256_min_ps)
+V16_FUNCTION(v16_max, _mm256_max_ps)
+
+V16I_FUNCTION(v16i_add, _mm256_add_epi32)
+V16I_FUNCTION(v16i_sub, _mm256_sub_epi32)
+V16I_FUNCTION(v16i_and, _mm256_and_si256)
+V16I_FUNCTION(v16i_or, _mm256_or_si256)
 
 
 VLM_VEC_INLINE v16
@@ -65,13 +89,6 @@ v16_store(float *p, v16 v)
     _mm256_storeu_ps(p + 8, v.b);
 }
 
-
-VLM_VEC_INLINE v16 v16_add(v16 x, v16 y) { return V16_BOTH(_mm256_add_ps, x, y); }
-VLM_VEC_INLINE v16 v16_sub(v16 x, v16 y) { return V16_BOTH(_mm256_sub_ps, x, y); }
-VLM_VEC_INLINE v16 v16_mul(v16 x, v16 y) { return V16_BOTH(_mm256_mul_ps, x, y); }
-VLM_VEC_INLINE v16 v16_div(v16 x, v16 y) { return V16_BOTH(_mm256_div_ps, x, y); }
-VLM_VEC_INLINE v16 v16_min(v16 x, v16 y) { return V16_BOTH(_mm256_min_ps, x, y); }
-VLM_VEC_INLINE v16 v16_max(v16 x, v16 y) { return V16_BOTH(_mm256_max_ps, x, y); }
 
 /* x * y + z, and z - x * y, rounded once */
 
@@ -165,34 +182,6 @@ VLM_VEC_INLINE v16
 v16_cast(v16i v)
 {
     return v16_of(_mm256_castsi256_ps(v.a), _mm256_castsi256_ps(v.b));
-}
-
-
-VLM_VEC_INLINE v16i
-v16i_add(v16i x, v16i y)
-{
-    return V16I_BOTH(_mm256_add_epi32, x, y);
-}
-
-
-VLM_VEC_INLINE v16i
-v16i_sub(v16i x, v16i y)
-{
-    return V16I_BOTH(_mm256_sub_epi32, x, y);
-}
-
-
-VLM_VEC_INLINE v16i
-v16i_and(v16i x, v16i y)
-{
-    return V16I_BOTH(_mm256_and_si256, x, y);
-}
-
-
-VLM_VEC_INLINE v16i
-v16i_or(v16i x, v16i y)
-{
-    return V16I_BOTH(_mm256_or_si256, x, y);
 }
 
 
