@@ -51,9 +51,10 @@ vlm_call_begin(vlm_conn_t *c, const vlm_submission_t *sub)
         return;
     }
 
-    if (s->nqueued >= (uint32_t) s->conf.engine.max_queue
-        && s->nqueued + s->nrunning
-           >= (uint32_t) s->conf.engine.max_num_seqs)
+    /* those that will find a seat at once do not count as queued */
+
+    if (s->nqueued + s->nrunning >= (uint32_t) s->conf.engine.max_queue
+                                    + (uint32_t) s->conf.engine.max_num_seqs)
     {
         call_refuse(c, sub, 503, "queue_full", "the engine's queue is full");
         return;
