@@ -4,6 +4,7 @@
  * of the demonstration model's vocabulary, and 3,000 lines of Qwen's.
  */
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -371,12 +372,103 @@ test_long(void)
 }
 
 
+/* one tokenizer, several threads */
+
+typedef struct {
+    const vlm_tokenizer_t  *tok;
+    const vlm_ids_t        *expected;
+    int                     bad;
+} thread_t;
+
+static const char  sample[] = "The 12 cats' e\xcc\xa3\xcc\x81t\xcc\x81 \n\n "
+                              "<|im_end|> where?  \xf0\x9f\x98\x80";
+
+
+static void *
+encode_often(void *data)
+{
+    int          i;
+    thread_t    *thread = data;
+    vlm_ids_t    ids;
+    vlm_error_t  err;
+
+    memset(&ids, 0, sizeof(ids));
+
+    for (i = 0; i < 500; i++) {
+        ids.len = 0;
+
+        if (vlm_tokenizer_encode(thread->tok, sample, sizeof(sample) - 1,
+                                 i % 2, &ids, &err) == VLM_ERROR
+            || (i % 2 == 0
+                && (ids.len != thread->expected->len
+                    || memcmp(ids.data, thread->expected->data,
+                              ids.len * sizeof(int32_t)) != 0)))
+        {
+            thread->bad++;
+        }
+    }
+
+    vlm_ids_free(&ids);
+
+    return NULL;
+}
+
+
+static void
+test_threads(void)
+{
+    int               i, bad;
+    thread_t          threads[4];
+    pthread_t         handles[4];
+    vlm_ids_t         expected;
+    vlm_error_t       err;
+    vlm_tokenizer_t  *tok;
+
+    memset(&expected, 0, sizeof(expected));
+
+    tok = vlm_tokenizer_load(tap_path("models/demo"), &err);
+
+    if (!tap_ok(tok != NULL
+                && vlm_tokenizer_encode(tok, sample, sizeof(sample) - 1, 0,
+                                        &expected, &err) == VLM_OK,
+                "ready for threads"))
+    {
+        return;
+    }
+
+    for (i = 0; i < 4; i++) {
+        threads[i].tok = tok;
+        threads[i].expected = &expected;
+        threads[i].bad = 0;
+
+        if (pthread_create(&handles[i], NULL, encode_often, &threads[i])
+            != 0)
+        {
+            break;
+        }
+    }
+
+    tap_is(i, 4, "four threads");
+
+    for (bad = 0; i > 0; i--) {
+        pthread_join(handles[i - 1], NULL);
+        bad += threads[i - 1].bad;
+    }
+
+    tap_is(bad, 0, "encode the same text to the same ids");
+
+    vlm_ids_free(&expected);
+    vlm_tokenizer_free(tok);
+}
+
+
 int
 main(void)
 {
     test_demo();
     test_user_text();
     test_long();
+    test_threads();
     test_probes(tap_path("t/data/golden/qwen2_vl/base/model"),
                 tap_path("t/data/golden/qwen2_vl/base/"
                          "tokenizer_cases.json"));
