@@ -788,6 +788,12 @@ vlm_peer_room(vlm_peer_t *p)
 void
 vlm_peer_ring(vlm_peer_t *p)
 {
+    if (p->event_tail == p->rung_tail) {
+        return;
+    }
+
+    p->rung_tail = p->event_tail;
+
     vlm_ring_wake(&p->header->event_tail, p->event_tail,
                   &p->header->event_sleeps, p->event_fd);
 }

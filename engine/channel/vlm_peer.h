@@ -41,6 +41,7 @@ typedef struct {
 
     uint64_t             submit_head;       /* private copies */
     uint64_t             event_tail;
+    uint64_t             rung_tail;         /* event_tail at the last ring */
     uint32_t             info_version;
 
     pid_t                pid;               /* from SO_PEERCRED */
