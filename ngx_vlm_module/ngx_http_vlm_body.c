@@ -309,7 +309,7 @@ ngx_http_vlm_body_file(ngx_http_vlm_ctx_t *ctx)
                           &b->file->name, body->file_pos, b->file_last);
 
             vlm_fail(&ctx->fail, NGX_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
-                     "The request body could not be read");
+                     "the request body could not be read");
             return NGX_ERROR;
         }
 
@@ -361,7 +361,7 @@ ngx_http_vlm_body_parse(ngx_http_vlm_ctx_t *ctx, u_char **pos, u_char *last)
         if (body->received > ctx->conf->max_request_size) {
             vlm_fail(&ctx->fail, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE,
                      "payload_too_large", NULL,
-                     "The request is larger than %llu bytes",
+                     "the request is larger than %llu bytes",
                      (unsigned long long) ctx->conf->max_request_size);
             return NGX_ERROR;
         }
@@ -434,7 +434,7 @@ ngx_http_vlm_body_end(ngx_http_vlm_ctx_t *ctx)
 
         } else if (ctx->fail.status == 0) {
             vlm_fail(&ctx->fail, NGX_HTTP_BAD_REQUEST, "invalid_body", NULL,
-                     "The form is not complete");
+                     "the form is not complete");
         }
 
         return NGX_ERROR;
@@ -482,7 +482,7 @@ ngx_http_vlm_body_error(ngx_http_vlm_ctx_t *ctx, ngx_int_t rc)
         c->read->timedout = 0;
 
         vlm_fail(&ctx->fail, NGX_HTTP_REQUEST_TIME_OUT, "upload_timeout", NULL,
-                 "The request body did not arrive in time");
+                 "the request body did not arrive in time");
 
         ngx_log_error(NGX_LOG_INFO, c->log, NGX_ETIMEDOUT,
                       "client timed out after %uz bytes of the body",
@@ -490,7 +490,7 @@ ngx_http_vlm_body_error(ngx_http_vlm_ctx_t *ctx, ngx_int_t rc)
 
     } else if (rc == NGX_HTTP_BAD_REQUEST) {
         vlm_fail(&ctx->fail, NGX_HTTP_BAD_REQUEST, "invalid_body", NULL,
-                 "The request body is not encoded as its header says");
+                 "the request body is not encoded as its header says");
 
     } else {
         ctx->status = rc;
@@ -559,7 +559,7 @@ ngx_http_vlm_field_data(ngx_http_vlm_ctx_t *ctx)
                       form->len, room->used, room->size);
 
         vlm_fail(&ctx->fail, NGX_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
-                 "The upload does not fit");
+                 "the upload does not fit");
         return NGX_ERROR;
     }
 
@@ -620,7 +620,7 @@ static ngx_int_t
 ngx_http_vlm_no_memory(ngx_http_vlm_ctx_t *ctx)
 {
     vlm_fail(&ctx->fail, NGX_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
-             "There is not enough memory");
+             "there is not enough memory");
 
     return NGX_ERROR;
 }

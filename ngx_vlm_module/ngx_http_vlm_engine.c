@@ -55,7 +55,9 @@ ngx_http_vlm_engine_get(ngx_http_vlm_engine_t *engine)
         return NGX_AGAIN;
     }
 
-    if (engine->failures
+    /* it was tried a moment ago, in vain */
+
+    if (engine->refused
         && ngx_current_msec - engine->tried < NGX_HTTP_VLM_MIN_DELAY)
     {
         return NGX_ERROR;
@@ -251,6 +253,7 @@ ngx_http_vlm_connected(ngx_http_vlm_engine_t *engine)
 
     engine->state = NGX_HTTP_VLM_UP;
     engine->failures = 0;
+    engine->refused = 0;
     engine->delay = 0;
     engine->info.nmodels = 0;
 
@@ -276,12 +279,14 @@ ngx_http_vlm_not_connected(ngx_http_vlm_engine_t *engine, ngx_uint_t version)
 
     if (version) {
         vlm_fail(&engine->fail, NGX_HTTP_BAD_GATEWAY, "engine_version", NULL,
-                 "The engine cannot be used: %s", engine->channel.why);
+                 "the engine cannot be used: %s", engine->channel.why);
 
     } else {
         vlm_fail(&engine->fail, NGX_HTTP_BAD_GATEWAY, "engine_unavailable",
-                 NULL, "The engine cannot be reached");
+                 NULL, "the engine cannot be reached");
     }
+
+    engine->refused = 1;
 
     ngx_http_vlm_disconnect(engine);
     ngx_http_vlm_retry(engine);
@@ -400,7 +405,7 @@ ngx_http_vlm_engine_broken(ngx_http_vlm_engine_t *engine, const char *what)
                   &engine->name, engine->nslots, what);
 
     vlm_fail(&engine->fail, NGX_HTTP_BAD_GATEWAY, "engine_unavailable", NULL,
-             "The engine cannot be reached");
+             "the engine cannot be reached");
 
     ngx_http_vlm_slots_lost(engine);
     ngx_http_vlm_disconnect(engine);
@@ -440,6 +445,11 @@ ngx_http_vlm_engine_exit(ngx_http_vlm_engine_t *engine)
 
     ngx_http_vlm_slots_lost(engine);
     ngx_http_vlm_disconnect(engine);
+
+    if (engine->slots) {
+        ngx_free(engine->slots);
+        engine->slots = NULL;
+    }
 }
 
 

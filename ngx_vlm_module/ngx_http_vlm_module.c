@@ -440,7 +440,9 @@ ngx_http_vlm_exit_process(ngx_cycle_t *cycle)
         ngx_http_vlm_engine_exit(engines[i]);
     }
 
-    /* the arena stays mapped: requests that are cut off still have cleanups */
+    if (vmcf->nrequests == 0) {
+        vlm_arena_destroy(&vmcf->arena);
+    }
 }
 
 

@@ -154,6 +154,7 @@ struct ngx_http_vlm_engine_s {
     ngx_uint_t                  failures;   /* since it was last up */
     ngx_uint_t                  looks;      /* at a state not yet told */
     unsigned                    greeted:1;  /* the handshake is done */
+    unsigned                    refused:1;  /* the last attempt failed */
     vlm_fail_t                  fail;       /* of the last attempt */
 
     ngx_queue_t                 waiting;    /* contexts */
@@ -225,7 +226,7 @@ typedef struct {
     unsigned                    ping:1;     /* one is due */
     unsigned                    reported:1; /* since the last ping */
     unsigned                    left_queue:1;
-    unsigned                    busy:1;
+    unsigned                    busy:1;     /* buf is not yet sent */
 } ngx_http_vlm_output_t;
 
 
@@ -337,6 +338,7 @@ ngx_int_t ngx_http_vlm_record(ngx_http_vlm_ctx_t *ctx, uint64_t *offset,
 void ngx_http_vlm_output_init(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_output_text(ngx_http_vlm_ctx_t *ctx, const char *text,
     size_t len);
+ngx_uint_t ngx_http_vlm_output_due(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_output(ngx_http_vlm_ctx_t *ctx);
 ngx_int_t ngx_http_vlm_add_header(ngx_http_request_t *r, const char *key,
     ngx_str_t *value);

@@ -155,7 +155,7 @@ ngx_http_vlm_output_text(ngx_http_vlm_ctx_t *ctx, const char *text, size_t len)
                       "answer wait", out->limit);
 
         vlm_fail(&ctx->fail, NGX_HTTP_REQUEST_TIME_OUT, "client_too_slow",
-                 NULL, "More than %llu bytes of the answer were not read "
+                 NULL, "more than %llu bytes of the answer were not read "
                  "in time", (unsigned long long) out->limit);
 
         ngx_http_vlm_slot_leave(ctx);
@@ -175,7 +175,7 @@ ngx_http_vlm_output_text(ngx_http_vlm_ctx_t *ctx, const char *text, size_t len)
         p = ngx_palloc(ctx->request->pool, size);
         if (p == NULL) {
             vlm_fail(&ctx->fail, NGX_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
-                     "There is not enough memory");
+                     "there is not enough memory");
             ngx_http_vlm_slot_leave(ctx);
             return;
         }
@@ -194,18 +194,39 @@ ngx_http_vlm_output_text(ngx_http_vlm_ctx_t *ctx, const char *text, size_t len)
 }
 
 
+/* the client could take something now, and should before more is collected */
+
+ngx_uint_t
+ngx_http_vlm_output_due(ngx_http_vlm_ctx_t *ctx)
+{
+    ngx_http_vlm_output_t  *out;
+
+    out = &ctx->output;
+
+    return out->len > out->limit / 2
+           && (!out->busy || ctx->request->connection->write->ready);
+}
+
+
 /* sends what can be sent; after it the request may be gone */
 
 void
 ngx_http_vlm_output(ngx_http_vlm_ctx_t *ctx)
 {
-    ngx_int_t             rc;
-    ngx_http_request_t   *r;
-    ngx_http_vlm_piece_t  piece;
+    ngx_int_t               rc;
+    ngx_http_request_t     *r;
+    ngx_http_vlm_piece_t    piece;
+    ngx_http_vlm_output_t  *out;
 
     r = ctx->request;
 
-    if (ctx->fail.status && !r->header_sent) {
+    out = &ctx->output;
+
+    /* with the first token the status is 200, even if both come together */
+
+    if (ctx->fail.status && !r->header_sent
+        && !(out->stream && out->len))
+    {
         ngx_http_vlm_finalize(ctx, ngx_http_vlm_error(ctx));
         return;
     }

@@ -44,7 +44,7 @@ ngx_http_vlm_record(ngx_http_vlm_ctx_t *ctx, uint64_t *offset,
 
     if (ngx_http_vlm_record_scope(ctx, &scope) != NGX_OK) {
         vlm_fail(&ctx->fail, NGX_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
-                 "There is not enough memory");
+                 "there is not enough memory");
         return NGX_ERROR;
     }
 
@@ -70,7 +70,7 @@ ngx_http_vlm_record(ngx_http_vlm_ctx_t *ctx, uint64_t *offset,
     if (size == 0) {
         vlm_fail(&ctx->fail, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE,
                  "payload_too_large", NULL,
-                 "The request does not fit into a record");
+                 "the request does not fit into a record");
         return NGX_ERROR;
     }
 
@@ -170,7 +170,7 @@ ngx_http_vlm_record_default(ngx_http_vlm_ctx_t *ctx,
     if (cv) {
         if (ngx_http_complex_value(r, cv, &value) != NGX_OK) {
             vlm_fail(&ctx->fail, NGX_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
-                     "There is not enough memory");
+                     "there is not enough memory");
             return NGX_ERROR;
         }
 
@@ -196,7 +196,7 @@ ngx_http_vlm_record_default(ngx_http_vlm_ctx_t *ctx,
                       param, value.len);
 
         vlm_fail(&ctx->fail, NGX_HTTP_BAD_REQUEST, "invalid_utf8", param,
-                 "The default of %s is not valid UTF-8", param);
+                 "the default of %s is not valid UTF-8", param);
         return NGX_ERROR;
     }
 

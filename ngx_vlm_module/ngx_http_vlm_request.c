@@ -140,7 +140,7 @@ ngx_http_vlm_check_header(ngx_http_vlm_ctx_t *ctx)
 
     if (r->method != NGX_HTTP_POST) {
         vlm_fail(&ctx->fail, NGX_HTTP_NOT_ALLOWED, "method_not_allowed", NULL,
-                 "Only POST is possible here");
+                 "only POST is possible here");
         return NGX_ERROR;
     }
 
@@ -161,7 +161,7 @@ ngx_http_vlm_check_header(ngx_http_vlm_ctx_t *ctx)
     if (ctx->length > (off_t) ctx->conf->max_request_size) {
         vlm_fail(&ctx->fail, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE,
                  "payload_too_large", NULL,
-                 "The request of %lld bytes is larger than %llu bytes",
+                 "the request of %lld bytes is larger than %llu bytes",
                  (long long) ctx->length,
                  (unsigned long long) ctx->conf->max_request_size);
         return NGX_ERROR;
@@ -195,7 +195,7 @@ ngx_http_vlm_admit(ngx_http_vlm_ctx_t *ctx)
         || ngx_http_vlm_slot_take(ctx) == NULL)
     {
         vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "too_many_requests",
-                 NULL, "There are too many requests now");
+                 NULL, "there are too many requests now");
         ctx->fail.retry_after = 1;
 
         ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
@@ -248,23 +248,23 @@ ngx_http_vlm_check_engine(ngx_http_vlm_ctx_t *ctx)
 
     case VLM_STATE_LOADING:
         vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "engine_loading",
-                 NULL, "The engine is loading its model");
+                 NULL, "the engine is loading its model");
         goto later;
 
     case VLM_STATE_DRAINING:
         vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "engine_draining",
-                 NULL, "The engine is about to stop");
+                 NULL, "the engine is about to stop");
         goto later;
 
     default:
         vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_failed", NULL,
-                 "The engine has failed");
+                 "the engine has failed");
         return NGX_ERROR;
     }
 
     if (engine->info.max_queue && gauges.queued >= engine->info.max_queue) {
         vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "queue_full", NULL,
-                 "The queue of the engine is full, %u requests wait",
+                 "the queue of the engine is full, %u requests wait",
                  gauges.queued);
         goto later;
     }
@@ -395,7 +395,7 @@ ngx_http_vlm_submit(ngx_http_vlm_ctx_t *ctx)
         && ngx_http_vlm_slot_take(ctx) == NULL)
     {
         vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "too_many_requests",
-                 NULL, "There are too many requests now");
+                 NULL, "there are too many requests now");
         ctx->fail.retry_after = 1;
         rc = NGX_ERROR;
     }
@@ -408,7 +408,7 @@ ngx_http_vlm_submit(ngx_http_vlm_ctx_t *ctx)
                         != NGX_OK)
     {
         vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_error", NULL,
-                 "The engine does not take the request");
+                 "the engine does not take the request");
         rc = NGX_ERROR;
     }
 
@@ -697,7 +697,7 @@ ngx_http_vlm_timer_handler(ngx_event_t *ev)
 
     case NGX_HTTP_VLM_START:
         vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_unavailable", NULL,
-                 "The engine cannot be reached");
+                 "the engine cannot be reached");
         ngx_log_error(NGX_LOG_ERR, c->log, NGX_ETIMEDOUT,
                       "engine \"%V\" did not connect within %M ms",
                       &ctx->engine->name, ctx->conf->connect_timeout);
@@ -706,13 +706,13 @@ ngx_http_vlm_timer_handler(ngx_event_t *ev)
 
     case NGX_HTTP_VLM_SUBMIT:
         vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_unavailable", NULL,
-                 "The engine cannot be reached");
+                 "the engine cannot be reached");
         ngx_http_vlm_submit(ctx);
         break;
 
     case NGX_HTTP_VLM_STARVED:
         vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "arena_full", NULL,
-                 "There was no room for the upload within %llu ms",
+                 "there was no room for the upload within %llu ms",
                  (unsigned long long) ctx->conf->queue_timeout);
         ctx->fail.retry_after = 1;
         ngx_http_vlm_body_pump(ctx);
@@ -742,7 +742,7 @@ ngx_http_vlm_answer_timer(ngx_http_vlm_ctx_t *ctx)
     if (now - ctx->heard >= ctx->conf->read_timeout) {
 
         vlm_fail(&ctx->fail, NGX_HTTP_GATEWAY_TIME_OUT, "engine_timeout", NULL,
-                 "The engine said nothing for %llu ms",
+                 "the engine said nothing for %llu ms",
                  (unsigned long long) ctx->conf->read_timeout);
 
         ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log,

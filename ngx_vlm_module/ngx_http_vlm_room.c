@@ -34,7 +34,7 @@ ngx_http_vlm_room_admit(ngx_http_vlm_ctx_t *ctx)
                            ctx->request->connection->log);
     if (ctx->hold == NULL) {
         vlm_fail(&ctx->fail, NGX_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
-                 "No memory");
+                 "no memory");
         return NGX_ERROR;
     }
 
@@ -318,7 +318,7 @@ ngx_http_vlm_evict_silent(ngx_http_vlm_ctx_t *ctx)
     }
 
     vlm_fail(&found->fail, NGX_HTTP_REQUEST_TIME_OUT, "upload_too_slow", NULL,
-             "The upload was silent for %llu ms while others needed its room",
+             "the upload was silent for %llu ms while others needed its room",
              (unsigned long long) longest);
 
     ngx_http_vlm_evict(found);
@@ -394,7 +394,7 @@ static void
 ngx_http_vlm_arena_full(ngx_http_vlm_ctx_t *ctx)
 {
     vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "arena_full", NULL,
-             "There is no room for the upload now");
+             "there is no room for the upload now");
     ctx->fail.retry_after = 1;
 
     ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,

@@ -12,7 +12,7 @@
 #define NGX_HTTP_VLM_NO_SLOT  0xffffffff
 
 
-static void ngx_http_vlm_slot_event(ngx_http_vlm_engine_t *engine,
+static ngx_int_t ngx_http_vlm_slot_event(ngx_http_vlm_engine_t *engine,
     vlm_event_t *event);
 static void ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx,
     vlm_event_t *event);
@@ -199,7 +199,7 @@ ngx_http_vlm_slots_lost(ngx_http_vlm_engine_t *engine)
 
         if (ctx && slot->state == NGX_HTTP_VLM_SLOT_ACTIVE) {
             vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_died", NULL,
-                     "The engine died before the answer was complete");
+                     "the engine was lost before the answer was complete");
             ngx_http_vlm_wake(ctx);
         }
 
@@ -232,7 +232,11 @@ ngx_http_vlm_slot_events(ngx_event_t *ev)
         rc = vlm_worker_next(&engine->channel, &engine->event);
 
         if (rc == VLM_CHANNEL_OK) {
-            ngx_http_vlm_slot_event(engine, &engine->event);
+
+            if (ngx_http_vlm_slot_event(engine, &engine->event) == NGX_BUSY) {
+                break;
+            }
+
             continue;
         }
 
@@ -267,12 +271,14 @@ ngx_http_vlm_slots_drain(ngx_http_vlm_engine_t *engine)
             return;
         }
 
-        ngx_http_vlm_slot_event(engine, &engine->event);
+        (void) ngx_http_vlm_slot_event(engine, &engine->event);
     }
 }
 
 
-static void
+/* NGX_BUSY: what has come should be sent before more is taken */
+
+static ngx_int_t
 ngx_http_vlm_slot_event(ngx_http_vlm_engine_t *engine, vlm_event_t *event)
 {
     ngx_http_vlm_ctx_t   *ctx;
@@ -289,7 +295,7 @@ ngx_http_vlm_slot_event(ngx_http_vlm_engine_t *engine, vlm_event_t *event)
             && slot->state != NGX_HTTP_VLM_SLOT_CANCELLED))
     {
         /* of an earlier request in this slot */
-        return;
+        return NGX_OK;
     }
 
     ctx = slot->ctx;
@@ -309,7 +315,16 @@ ngx_http_vlm_slot_event(ngx_http_vlm_engine_t *engine, vlm_event_t *event)
     case VLM_EVENT_CANCELLED:
         ngx_http_vlm_slot_free(engine, slot);
         break;
+
+    case VLM_EVENT_TEXT:
+        if (slot->ctx && ngx_http_vlm_output_due(slot->ctx)) {
+            return NGX_BUSY;
+        }
+
+        break;
     }
+
+    return NGX_OK;
 }
 
 
@@ -371,7 +386,7 @@ ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx, vlm_event_t *event)
         /* nobody asked for it */
 
         vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_error", NULL,
-                 "The engine gave the request up");
+                 "the engine gave the request up");
         break;
 
     default:
