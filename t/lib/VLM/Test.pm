@@ -181,7 +181,7 @@ sub engine {
 }
 
 
-# main, http, server, locations: text for these places.  %%DIR%%, %%PORT%%
+# main, events, http, listen, server, locations: text for these places.  %%DIR%%, %%PORT%%
 # are replaced.  workers, master, conf (the whole file).
 
 sub nginx {
@@ -195,7 +195,9 @@ sub nginx {
         return 1 if waitpid($self->{nginx}, WNOHANG) == $self->{nginx};
         return -s "$self->{dir}/nginx.pid"
                && IO::Socket::INET->new(PeerAddr => '127.0.0.1',
-                                        PeerPort => $self->{port});
+                                        PeerPort => $self->{port})
+               && (!($opt{master} // 1)
+                   || $self->workers() == ($opt{workers} // 1));
     });
 
     if (!$up || !kill(0, $self->{nginx})) {
@@ -249,7 +251,7 @@ http {
     %%HTTP%%
 
     server {
-        listen 127.0.0.1:%%PORT%%;
+        listen 127.0.0.1:%%PORT%% %%LISTEN%%;
         %%SERVER%%
 
         %%LOCATIONS%%
@@ -274,11 +276,14 @@ EOC
         MAIN => $opt{main} // '',
         EVENTS => $opt{events} // '',
         HTTP => $opt{http} // '',
+        LISTEN => $opt{listen} // '',
         SERVER => $opt{server} // '',
         LOCATIONS => $opt{locations} // '',
     );
 
-    $text =~ s/%%(LOAD|USER|MASTER|WORKERS|LEVEL|MAIN|EVENTS|HTTP|SERVER|LOCATIONS)%%/$value{$1}/g;
+    my $names = join('|', keys %value);
+
+    $text =~ s/%%($names)%%/$value{$1}/g;
     $text =~ s/%%DIR%%/$self->{dir}/g;
     $text =~ s/%%PORT%%/$self->{port}/g;
 
