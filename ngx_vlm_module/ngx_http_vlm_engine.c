@@ -225,6 +225,13 @@ ngx_http_vlm_connected(ngx_http_vlm_engine_t *engine)
 
     engine->greeted = 1;
 
+    /* its end may have come in one event with the welcome */
+
+    if (vlm_worker_check(&engine->channel) != VLM_CHANNEL_OK) {
+        ngx_http_vlm_not_connected(engine, 0);
+        return NGX_ERROR;
+    }
+
     if (vlm_worker_state(&engine->channel) == VLM_STATE_LOADING
         && vlm_worker_info(&engine->channel, &engine->info) != VLM_CHANNEL_OK
         && engine->looks < NGX_HTTP_VLM_LOOKS)
@@ -279,7 +286,7 @@ ngx_http_vlm_not_connected(ngx_http_vlm_engine_t *engine, ngx_uint_t version)
 
     if (version) {
         vlm_fail(&engine->fail, NGX_HTTP_BAD_GATEWAY, "engine_version", NULL,
-                 "the engine cannot be used: %s", engine->channel.why);
+                 "%s", engine->channel.why);
 
     } else {
         vlm_fail(&engine->fail, NGX_HTTP_BAD_GATEWAY, "engine_unavailable",
