@@ -52,7 +52,9 @@ peer_fail(vlm_peer_t *p, int rc, int err, const char *fmt, ...)
     n = vsnprintf(p->why, sizeof(p->why), fmt, args);
     va_end(args);
 
-    if (err != 0 && n > 0 && (size_t) n < sizeof(p->why)) {
+    /* EPROTO is ours, not a system call's, and the text says it all */
+
+    if (err != 0 && err != EPROTO && n > 0 && (size_t) n < sizeof(p->why)) {
         errno = err;
         snprintf(p->why + n, sizeof(p->why) - n, ": %m");
     }
@@ -334,18 +336,18 @@ peer_check_memfd(vlm_peer_t *p, int fd, uint64_t size, const char *name)
     if (seals == -1 || fstatfs(fd, &fs) == -1
         || fs.f_type != PEER_TMPFS_MAGIC)
     {
-        return peer_fail(p, VLM_CHANNEL_ERROR, EBADF,
+        return peer_fail(p, VLM_CHANNEL_ERROR, EPROTO,
                          "the %s is not a memfd", name);
     }
 
     if ((seals & VLM_MEMFD_SEALS) != VLM_MEMFD_SEALS) {
-        return peer_fail(p, VLM_CHANNEL_ERROR, EBADF,
+        return peer_fail(p, VLM_CHANNEL_ERROR, EPROTO,
                          "the %s has seals %x, %x are required", name,
                          (unsigned) seals, (unsigned) VLM_MEMFD_SEALS);
     }
 
     if (fstat(fd, &st) == -1 || (uint64_t) st.st_size != size) {
-        return peer_fail(p, VLM_CHANNEL_ERROR, EBADF,
+        return peer_fail(p, VLM_CHANNEL_ERROR, EPROTO,
                          "the %s has %lld bytes, the hello says %llu", name,
                          (long long) st.st_size, (unsigned long long) size);
     }
@@ -373,7 +375,7 @@ peer_check_eventfd(vlm_peer_t *p, int fd, const char *name)
     target[n] = '\0';
 
     if (strcmp(target, "anon_inode:[eventfd]") != 0) {
-        return peer_fail(p, VLM_CHANNEL_ERROR, EBADF,
+        return peer_fail(p, VLM_CHANNEL_ERROR, EPROTO,
                          "the %s descriptor is not an eventfd", name);
     }
 
@@ -394,7 +396,7 @@ peer_map(vlm_peer_t *p)
     uint64_t   events;
 
     if (p->nfds != VLM_NFDS) {
-        return peer_fail(p, VLM_CHANNEL_ERROR, EBADF,
+        return peer_fail(p, VLM_CHANNEL_ERROR, EPROTO,
                          "the worker sent %u descriptors, not %d", p->nfds,
                          VLM_NFDS);
     }
@@ -412,7 +414,7 @@ peer_map(vlm_peer_t *p)
     }
 
     if ((fcntl(p->fds[VLM_FD_ARENA], F_GETFL) & O_ACCMODE) != O_RDONLY) {
-        return peer_fail(p, VLM_CHANNEL_ERROR, EBADF,
+        return peer_fail(p, VLM_CHANNEL_ERROR, EPROTO,
                          "the arena's descriptor is not read-only");
     }
 

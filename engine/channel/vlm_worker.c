@@ -49,7 +49,9 @@ worker_fail(vlm_worker_t *w, int rc, int err, const char *fmt, ...)
     n = vsnprintf(w->why, sizeof(w->why), fmt, args);
     va_end(args);
 
-    if (err != 0 && n > 0 && (size_t) n < sizeof(w->why)) {
+    /* EPROTO is ours, not a system call's, and the text says it all */
+
+    if (err != 0 && err != EPROTO && n > 0 && (size_t) n < sizeof(w->why)) {
         errno = err;
         snprintf(w->why + n, sizeof(w->why) - n, ": %m");
     }
@@ -358,11 +360,11 @@ worker_welcome(vlm_worker_t *w)
                            VLM_ABI);
 
     case VLM_WELCOME_BAD_FD:
-        return worker_fail(w, VLM_CHANNEL_ERROR, EBADF,
+        return worker_fail(w, VLM_CHANNEL_ERROR, EPROTO,
                            "the engine refused a descriptor");
 
     case VLM_WELCOME_BUSY:
-        return worker_fail(w, VLM_CHANNEL_ERROR, EBUSY,
+        return worker_fail(w, VLM_CHANNEL_ERROR, EPROTO,
                            "the engine has too many workers");
 
     default:
