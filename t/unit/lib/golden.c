@@ -46,6 +46,8 @@ golden_open(golden_rig_t *rig, const char *dir, vlm_device_t *dev,
         if (rig->dev == NULL) {
             return tap_ok(0, "device: %s", why) - 1;
         }
+
+        rig->owned = 1;
     }
 
     if (vlm_model_load(rig->model, rig->dev, rig->ops, NULL, NULL, &err)
@@ -85,7 +87,7 @@ golden_close(golden_rig_t *rig)
 
     vlm_model_free(rig->model);
 
-    if (rig->dev != NULL) {
+    if (rig->owned) {
         vlm_cpu_device_destroy(rig->dev);
     }
 }

@@ -22,6 +22,7 @@
 
 typedef struct {
     vlm_device_t       *dev;
+    int                 owned;              /* the device */
     const vlm_ops_t    *ops;
     vlm_queue_t        *queue;
     vlm_model_t        *model;
@@ -29,7 +30,10 @@ typedef struct {
     vlm_decoder_t      *decoder;
 } golden_rig_t;
 
-/* dev NULL: a CPU device of its own; failures are reported; 0 or -1 */
+/*
+ * dev NULL: a CPU device of its own; else the caller's, who destroys it
+ * later.  Failures are reported; 0 or -1.
+ */
 int golden_open(golden_rig_t *rig, const char *dir, vlm_device_t *dev,
     const vlm_ops_t *ops);
 void golden_close(golden_rig_t *rig);
