@@ -13,6 +13,9 @@
 #define PACK_DEPTH  64
 
 
+typedef uint32_t  words_t __attribute__((vector_size(16)));
+typedef uint16_t  halves_t __attribute__((vector_size(8)));
+
 typedef struct {
     vlm_weight_t             *w;
     const vlm_host_matrix_t  *parts;
@@ -28,10 +31,11 @@ static int pack_bias(vlm_weight_t *w, const vlm_host_matrix_t *biases,
 static float bias_at(const vlm_host_matrix_t *bias, int64_t i);
 static void pack_panel(void *arg, int task, int worker);
 static const char *panel_row(const pack_t *p, int64_t panel, int column);
-static void place_16(uint16_t *to, const char *from, int column,
-    int64_t depth, vlm_dtype_t dtype);
-static void place_32(uint32_t *to, const char *from, int column,
+static void place(vlm_dtype_t dtype, char *to, uint32_t part[][PACK_DEPTH],
     int64_t depth);
+static inline words_t panel_words(vlm_dtype_t dtype,
+    uint32_t part[][PACK_DEPTH], int word, int64_t step);
+static inline void transpose(const words_t *in, words_t *out);
 
 
 int
@@ -241,9 +245,10 @@ pack_panel(void *arg, int task, int worker)
 {
     int           c;
     char         *to;
-    size_t        line;
+    size_t        line, size;
     int64_t       i, n;
     pack_t       *p = arg;
+    uint32_t      part[VLM_PANEL][PACK_DEPTH];
     const char   *row[VLM_PANEL];
 
     line = VLM_PANEL * p->esize;
@@ -253,23 +258,21 @@ pack_panel(void *arg, int task, int worker)
         row[c] = panel_row(p, task, c);
     }
 
+    memset(part, 0, sizeof(part));
+
     for (i = 0; i < p->w->k; i += n) {
         n = p->w->k - i < PACK_DEPTH ? p->w->k - i : PACK_DEPTH;
+        size = (size_t) n * p->esize;
 
         for (c = 0; c < VLM_PANEL; c++) {
 
-            if (p->esize == sizeof(uint32_t)) {
-                place_32((uint32_t *) to, row[c], c, n);
-
-            } else {
-                place_16((uint16_t *) to, row[c], c, n, p->w->dtype);
-            }
-
             if (row[c] != NULL) {
-                row[c] += (size_t) n * p->esize;
+                memcpy(part[c], row[c], size);
+                row[c] += size;
             }
         }
 
+        place(p->w->dtype, to, part, n);
         to += (size_t) n * line;
     }
 }
@@ -314,38 +317,79 @@ panel_row(const pack_t *p, int64_t panel, int column)
 }
 
 
+/* some steps of a panel, four at a time */
+
 static void
-place_16(uint16_t *to, const char *from, int column, int64_t depth,
-    vlm_dtype_t dtype)
+place(vlm_dtype_t dtype, char *to, uint32_t part[][PACK_DEPTH], int64_t depth)
 {
+    int       c, step, words;
+    size_t    line;
+    words_t   in[4], out[4];
     int64_t   i;
-    uint16_t  t[PACK_DEPTH] = { 0 };
 
-    if (from != NULL) {
-        memcpy(t, from, (size_t) depth * sizeof(uint16_t));
-    }
+    line = VLM_PANEL * vlm_dtype_size(dtype);
+    words = (int) (line / sizeof(uint32_t));
 
-    to += dtype == VLM_BF16 ? vlm_bf16_place(column) : column;
+    for (i = 0; i < depth; i += 4) {
 
-    for (i = 0; i < depth; i++) {
-        to[i * VLM_PANEL] = t[i];
+        for (c = 0; c < words; c += 4) {
+
+            for (step = 0; step < 4; step++) {
+                in[step] = panel_words(dtype, part, c + step, i);
+            }
+
+            transpose(in, out);
+
+            for (step = 0; step < 4 && i + step < depth; step++) {
+                memcpy(to + (size_t) (i + step) * line
+                       + (size_t) c * sizeof(uint32_t),
+                       &out[step], sizeof(words_t));
+            }
+        }
     }
 }
 
 
-static void
-place_32(uint32_t *to, const char *from, int column, int64_t depth)
+/*
+ * A 32-bit word of a panel's line in four steps: a float32, or two columns of
+ * a 16-bit type, which are i and i + 16 in bf16 and neighbours in f16.
+ */
+
+static inline words_t
+panel_words(vlm_dtype_t dtype, uint32_t part[][PACK_DEPTH], int word,
+    int64_t step)
 {
-    int64_t   i;
-    uint32_t  t[PACK_DEPTH] = { 0 };
+    int              first, second;
+    words_t          w;
+    halves_t         a, b;
 
-    if (from != NULL) {
-        memcpy(t, from, (size_t) depth * sizeof(uint32_t));
+    if (dtype == VLM_F32) {
+        memcpy(&w, &part[word][step], sizeof(words_t));
+        return w;
     }
 
-    to += column;
+    first = dtype == VLM_BF16 ? word : 2 * word;
+    second = dtype == VLM_BF16 ? word + 16 : 2 * word + 1;
 
-    for (i = 0; i < depth; i++) {
-        to[i * VLM_PANEL] = t[i];
-    }
+    memcpy(&a, (const uint16_t *) part[first] + step, sizeof(halves_t));
+    memcpy(&b, (const uint16_t *) part[second] + step, sizeof(halves_t));
+
+    return (words_t) __builtin_shufflevector(a, b, 0, 4, 1, 5, 2, 6, 3, 7);
+}
+
+
+static inline void
+transpose(const words_t *in, words_t *out)
+{
+    words_t  a, b, c, d;
+
+    a = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
+    b = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
+    c = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
+    d = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
+
+    out[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    out[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    out[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+    out[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
