@@ -14,7 +14,8 @@ struct vlm_model_s {
     vlm_config_t            config;
     vlm_model_info_t        info;
     int                     tied;           /* in force */
-    const char             *type;           /* of the embeddings: "BF16" */
+    char                    type[12];       /* of the embeddings: "BF16" */
+    uint64_t                used_bytes;     /* of tensors that are used */
     uint64_t                low_pixels;     /* max_pixels by detail */
     uint64_t                auto_pixels;
     uint64_t                high_pixels;

@@ -113,6 +113,10 @@ typedef struct {
 int vlm_model_plan(const vlm_model_t *m, uint32_t width, uint32_t height,
     uint32_t detail, vlm_image_plan_t *plan, vlm_error_t *err);
 
+/* what patchify() needs to know of a picture resized to width x height */
+void vlm_model_geometry(const vlm_model_t *m, uint32_t width,
+    uint32_t height, vlm_patch_geometry_t *geo);
+
 /*
  * M-RoPE positions of a prompt: positions [3][n] for n = prompt->ids.len;
  * plans[i] belongs to prompt->spans[i].picture == i.  *delta is what is added

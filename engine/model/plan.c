@@ -91,3 +91,25 @@ plan_size(double h, double w, double factor, double min, double max,
         *wb = ceil(w * beta / factor) * factor;
     }
 }
+
+
+void
+vlm_model_geometry(const vlm_model_t *m, uint32_t width, uint32_t height,
+    vlm_patch_geometry_t *geo)
+{
+    int                  i;
+    const vlm_config_t  *c;
+
+    c = &m->config;
+
+    geo->width = (int32_t) width;
+    geo->height = (int32_t) height;
+    geo->patch = c->patch;
+    geo->merge = c->merge;
+    geo->frames = c->frames;
+
+    for (i = 0; i < 3; i++) {
+        geo->mean[i] = c->mean[i];
+        geo->std[i] = c->std[i];
+    }
+}

@@ -119,30 +119,19 @@ vlm_stage_run(vlm_encode_job_t *job, int64_t row, int64_t n)
 static void
 stage_patch(vlm_encode_job_t *job, int64_t row, int64_t n)
 {
-    int                    i;
     size_t                 p;
     vlm_tensor_t           x, patches;
     const vlm_model_t     *m;
-    const vlm_config_t    *c;
     vlm_patch_geometry_t   geo;
 
     m = job->encoder->model;
-    c = &m->config;
 
     for (p = 0; row >= job->start[p + 1]; p++) { /* void */ }
 
-    geo.width = (int32_t) job->plans[p].width;
-    geo.height = (int32_t) job->plans[p].height;
-    geo.patch = c->patch;
-    geo.merge = c->merge;
-    geo.frames = c->frames;
+    vlm_model_geometry(m, job->plans[p].width, job->plans[p].height, &geo);
 
-    for (i = 0; i < 3; i++) {
-        geo.mean[i] = c->mean[i];
-        geo.std[i] = c->std[i];
-    }
-
-    patches = vlm_tensor_view(&job->encoder->wide, n, vlm_patch_values(c));
+    patches = vlm_tensor_view(&job->encoder->wide, n,
+                              vlm_patch_values(&m->config));
     x = vlm_rows(&job->x, row, n);
 
     m->ops->patchify(job->encoder->queue, &patches, job->rgb[p], &geo,

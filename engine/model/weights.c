@@ -323,6 +323,7 @@ weights_count(vlm_model_t *m, const found_t *found, void *data,
     vlm_error_t *err)
 {
     m->info.parameters += found->elements;
+    m->used_bytes += found->bytes;
 
     if (found->spec->scope == VLM_IN_VISION
         || found->spec->scope == VLM_IN_VISION_LAYER)
@@ -330,8 +331,8 @@ weights_count(vlm_model_t *m, const found_t *found, void *data,
         m->info.vision_bytes += found->bytes;
     }
 
-    if (m->type == NULL) {
-        m->type = found->parts[0]->type;
+    if (m->type[0] == '\0') {
+        memcpy(m->type, found->parts[0]->type, sizeof(m->type));
     }
 
     return VLM_OK;
@@ -349,7 +350,7 @@ vlm_weights_load(vlm_model_t *m,
     memset(&load, 0, sizeof(load));
     load.progress = progress;
     load.data = data;
-    load.total = m->info.weight_bytes;
+    load.total = m->used_bytes;
 
     load.queue = m->ops->queue_create(m->dev, 0);
     if (load.queue == NULL) {

@@ -222,7 +222,7 @@ static const edit_t  edits[] = {
       "config.json: num_attention_heads 4 is no multiple of "
       "num_key_value_heads 3" },
     { CONFIG, "1e-06", "-1",
-      "config.json: key \"rms_norm_eps\" is -1, not in 0 to 1" },
+      "config.json: key \"rms_norm_eps\" is -1, not in 1e-12 to 1" },
     { CONFIG, "1000000.0", "\"big\"",
       "config.json: key \"rope_theta\" is no number" },
     { CONFIG, "\"silu\"", "\"relu\"",

@@ -312,6 +312,74 @@ test_info(void)
 }
 
 
+/* the files are gone then, and the device tells its KV memory */
+
+static void
+test_info_loaded(void)
+{
+    vlm_buf_t      before, after;
+    vlm_error_t    err;
+    vlm_model_t   *m;
+    golden_rig_t   rig;
+
+    memset(&before, 0, sizeof(before));
+    memset(&after, 0, sizeof(after));
+
+    m = open_base(0, 0, 0);
+
+    if (m != NULL && golden_open(&rig, tap_path(BASE), NULL, NULL) == 0) {
+        vlm_model_describe(m, 100, 100, 1, &before, &err);
+        vlm_model_describe(rig.model, 100, 100, 1, &after, &err);
+        tap_str(after.data, before.data, "description of a loaded model");
+        golden_close(&rig);
+    }
+
+    vlm_buf_free(&before);
+    vlm_buf_free(&after);
+    vlm_model_free(m);
+}
+
+
+static void
+test_progress(void *data, uint64_t done, uint64_t total)
+{
+    uint64_t  *last = data;
+
+    /* 0 once it went backwards or beyond the end */
+
+    *last = done >= *last && done <= total ? done : 0;
+}
+
+
+static void
+test_loading(void)
+{
+    char                why[256];
+    uint64_t            done;
+    vlm_error_t         err;
+    vlm_model_t        *m;
+    vlm_device_t       *dev;
+    const vlm_ops_t    *ops;
+
+    dev = vlm_cpu_device(1, &ops, why, sizeof(why));
+    m = open_base(0, 0, 0);
+    done = 0;
+
+    if (dev != NULL && m != NULL) {
+        tap_is(vlm_model_load(m, dev, ops, test_progress, &done, &err),
+               VLM_OK, "loading");
+        tap_is((long long) done, (long long) vlm_model_info(m)->weight_bytes,
+               "loading ends at the bytes of all tensors");
+    }
+
+    vlm_model_free(m);
+
+    if (dev != NULL) {
+        vlm_cpu_device_destroy(dev);
+    }
+}
+
+
 static void
 test_sampling(void)
 {
@@ -444,6 +512,8 @@ main(void)
     test_detail();
     test_positions();
     test_info();
+    test_info_loaded();
+    test_loading();
     test_sampling();
     test_refused_steps();
 

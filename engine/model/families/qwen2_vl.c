@@ -28,7 +28,7 @@ static const vlm_config_key_t  keys[] = {
     text_int("num_key_value_heads", kv_heads, 0, 1, 1024),
     text_int("vocab_size", vocab, VLM_KEY_REQUIRED, 1, 4194304),
     text_int("max_position_embeddings", context, 32768, 1, 16777216),
-    text_real("rms_norm_eps", eps, 1e-6, 0, 1),
+    text_real("rms_norm_eps", eps, 1e-6, 1e-12, 1),
     { VLM_KEY_TEXT, VLM_KEY_ACT, "hidden_act", NULL,
       offsetof(vlm_config_t, act), VLM_ACT_SILU, 0, 0 },
 
