@@ -37,6 +37,7 @@ my $BOUNDARY = 'vlm-test-boundary';
 my (@all, $main_pid);
 
 $main_pid = $$;
+prctl(36, 1);                       # PR_SET_CHILD_SUBREAPER
 $SIG{INT} = $SIG{TERM} = sub { exit(1) };
 $SIG{PIPE} = 'IGNORE';
 
@@ -105,9 +106,7 @@ sub spawn {
     $SIG{INT} = $SIG{TERM} = $SIG{PIPE} = 'DEFAULT';
 
     # PR_SET_PDEATHSIG; without it END does the same for all but SIGKILL
-    my %prctl = (x86_64 => 157, aarch64 => 167);
-    my $number = $prctl{(POSIX::uname())[4]};
-    syscall($number, 1, 15) if $number;
+    prctl(1, 15);
 
     open(STDIN, '<', '/dev/null');
     open(STDOUT, '>>', $out);
@@ -115,6 +114,15 @@ sub spawn {
 
     { no warnings; exec(@command); }
     POSIX::_exit(127);
+}
+
+
+sub prctl {
+    my ($option, $value) = @_;
+
+    my %numbers = (x86_64 => 157, aarch64 => 167);
+    my $number = $numbers{(POSIX::uname())[4]};
+    syscall($number, $option, $value) if $number;
 }
 
 
@@ -182,7 +190,7 @@ sub engine {
 
 
 # main, events, http, listen, server, locations: text for these places.  %%DIR%%, %%PORT%%
-# are replaced.  workers, master, conf (the whole file).
+# are replaced.  workers, master, daemon, conf (the whole file).
 
 sub nginx {
     my ($self, %opt) = @_;
@@ -190,6 +198,12 @@ sub nginx {
     $self->configure(%opt);
 
     $self->{nginx} = spawn("$self->{dir}/stderr.log", $self->command());
+
+    if ($opt{daemon}) {
+        # what it leaves behind becomes a child of ours
+        wait_for(sub { waitpid($self->{nginx}, WNOHANG) });
+        wait_for(sub { $self->{nginx} = $self->pid() }, 5);
+    }
 
     my $up = wait_for(sub {
         return 1 if waitpid($self->{nginx}, WNOHANG) == $self->{nginx};
@@ -224,7 +238,7 @@ sub configure {
     my $text = $opt{conf} // <<'EOC';
 %%LOAD%%
 %%USER%%
-daemon off;
+%%DAEMON%%
 %%MASTER%%
 worker_processes %%WORKERS%%;
 pid %%DIR%%/nginx.pid;
@@ -271,6 +285,7 @@ EOC
         LOAD => $self->{load},
         USER => $> == 0 ? 'user root;' : '',
         MASTER => ($opt{master} // 1) ? '' : 'master_process off;',
+        DAEMON => $opt{daemon} ? '' : 'daemon off;',
         WORKERS => $opt{workers} // 1,
         LEVEL => $ENV{TEST_VLM_DEBUG} ? 'debug' : 'info',
         MAIN => $opt{main} // '',
