@@ -440,15 +440,8 @@ config_tokens(vlm_config_t *c, const vlm_json_t *text, const vlm_json_t *root,
     }
 
     c->image_token = (int32_t) n;
-    c->eos = -1;
 
-    if (vlm_json_int(get_text(text, root, "eos_token_id"), &n) == VLM_OK
-        && n >= 0 && n < c->vocab)
-    {
-        c->eos = (int32_t) n;
-    }
-
-    return VLM_OK;
+    return vlm_config_eos(c, get_text(text, root, "eos_token_id"), err);
 }
 
 

@@ -33,7 +33,6 @@ typedef struct {
     vlm_act_t           act;
     int                 tied;           /* as the key says */
     int32_t             image_token;
-    int32_t             eos;            /* of config.json; -1: none */
 
     /* vision */
 
@@ -101,6 +100,9 @@ int vlm_generation_load(vlm_config_t *c, const char *dir, vlm_error_t *err);
 int vlm_preprocessor_load(vlm_config_t *c, const vlm_family_t *family,
     const char *dir, vlm_error_t *err);
 
+
+/* eos_token_id, one id or a list, if it is not null; replaces older ones */
+int vlm_config_eos(vlm_config_t *c, const vlm_json_t *v, vlm_error_t *err);
 
 /* shared by the readers: a number, if the key is there and not null */
 int vlm_config_real(const vlm_json_t *object, const char *key, double min,

@@ -17,8 +17,6 @@ static int generation_read(vlm_config_t *c, const vlm_json_t *root,
 static int generation_field(vlm_sampling_t *s, const vlm_json_t *root,
     const char *key, uint32_t bit, double min, double max, double *value,
     vlm_error_t *err);
-static int generation_eos(vlm_config_t *c, const vlm_json_t *v,
-    vlm_error_t *err);
 
 
 int
@@ -47,10 +45,6 @@ vlm_generation_load(vlm_config_t *c, const char *dir, vlm_error_t *err)
         if (rc == VLM_ERROR) {
             return vlm_fail_in(err, "%s/generation_config.json: ", dir);
         }
-    }
-
-    if (c->generation.neos == 0 && c->eos >= 0) {
-        c->generation.eos[c->generation.neos++] = c->eos;
     }
 
     if (c->generation.neos == 0) {
@@ -105,7 +99,7 @@ generation_read(vlm_config_t *c, const vlm_json_t *root, vlm_error_t *err)
 
     vlm_json_bool(vlm_json_get(root, "do_sample"), &c->generation.do_sample);
 
-    return generation_eos(c, vlm_json_get(root, "eos_token_id"), err);
+    return vlm_config_eos(c, vlm_json_get(root, "eos_token_id"), err);
 }
 
 
@@ -123,10 +117,8 @@ generation_field(vlm_sampling_t *s, const vlm_json_t *root, const char *key,
 }
 
 
-/* one id or a list of them */
-
-static int
-generation_eos(vlm_config_t *c, const vlm_json_t *v, vlm_error_t *err)
+int
+vlm_config_eos(vlm_config_t *c, const vlm_json_t *v, vlm_error_t *err)
 {
     int64_t            n;
     vlm_generation_t  *g;
@@ -137,6 +129,7 @@ generation_eos(vlm_config_t *c, const vlm_json_t *v, vlm_error_t *err)
     }
 
     g = &c->generation;
+    g->neos = 0;
     id = vlm_json_type(v) == VLM_JSON_ARRAY ? vlm_json_first(v) : v;
 
     while (id != NULL) {

@@ -195,6 +195,8 @@ static const edit_t  edits[] = {
     { CONFIG, "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": null", "opened" },
     { GENERATION, "[448, 446]", "448", "opened" },
     { GENERATION, "[448, 446]", "null", "opened" },
+    { CONFIG, "\"eos_token_id\": 448", "\"eos_token_id\": [448, 446]",
+      "opened" },
     { PREPROCESSOR, "\"min_pixels\": 3136", "\"resample\": 3", "opened" },
 
     /* config.json */
@@ -245,6 +247,8 @@ static const edit_t  edits[] = {
     { CONFIG, "\"image_token_id\": 458", "\"image_token_id\": 457",
       "tokenizer.json: \"<|image_pad|>\" is 458, config.json's "
       "image_token_id 457" },
+    { CONFIG, "\"eos_token_id\": 448", "\"eos_token_id\": 464",
+      "config.json: eos_token_id has no id below vocab_size 464" },
     { CONFIG, "\"num_heads\": 4", "\"num_heads\": 5",
       "config.json: vision_config: width 48 in 5 heads is not supported: "
       "multiples of 4 to 512 each" },
