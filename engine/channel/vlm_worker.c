@@ -750,13 +750,18 @@ worker_check_event(vlm_worker_t *w, const vlm_event_t *event)
 
         n = event->u.error.length;
 
-        if (n > VLM_MAX_EVENT_TEXT
-            || memchr(event->u.error.code, '\0',
-                      sizeof(event->u.error.code)) == NULL
+        if (n > VLM_MAX_EVENT_TEXT) {
+            goto bad;
+        }
+
+        if (memchr(event->u.error.code, '\0', sizeof(event->u.error.code))
+            == NULL
             || memchr(event->u.error.param, '\0',
                       sizeof(event->u.error.param)) == NULL)
         {
-            goto bad;
+            return worker_fail(w, VLM_CHANNEL_ERROR, EPROTO,
+                               "event of type %u with a code or param that "
+                               "does not end", event->type);
         }
 
         break;
