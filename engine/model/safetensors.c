@@ -27,6 +27,8 @@ struct vlm_safetensors_s {
 };
 
 
+static int st_file(vlm_safetensors_t *st, const char *file,
+    vlm_error_t *err);
 static int st_parse(vlm_safetensors_t *st, const char *file,
     const vlm_json_t *header, const uint8_t *data, uint64_t len,
     vlm_error_t *err);
@@ -125,7 +127,6 @@ vlm_st_add(vlm_safetensors_t *st, const char *file, const uint8_t *data,
     int              i, rc;
     char             name[300];
     uint64_t         n;
-    st_file_t       *files;
     vlm_json_doc_t  *doc;
 
     if (len < 8) {
@@ -151,6 +152,30 @@ vlm_st_add(vlm_safetensors_t *st, const char *file, const uint8_t *data,
                         (unsigned long long) n, len);
     }
 
+    if (st_file(st, file, err) == VLM_ERROR) {
+        return VLM_ERROR;
+    }
+
+    snprintf(name, sizeof(name), "%.256s: header", file);
+
+    doc = vlm_json_parse((const char *) data + 8, (size_t) n, name, err);
+    if (doc == NULL) {
+        return VLM_ERROR;
+    }
+
+    rc = st_parse(st, file, vlm_json_root(doc), data + 8 + n, len - 8 - n,
+                  err);
+    vlm_json_free(doc);
+
+    return rc;
+}
+
+
+static int
+st_file(vlm_safetensors_t *st, const char *file, vlm_error_t *err)
+{
+    st_file_t  *files;
+
     files = realloc(st->files, (size_t) (st->nfiles + 1) * sizeof(*files));
     if (files == NULL) {
         return vlm_fail(err, 500, NULL, "%s: no memory", file);
@@ -166,18 +191,7 @@ vlm_st_add(vlm_safetensors_t *st, const char *file, const uint8_t *data,
 
     st->nfiles++;
 
-    snprintf(name, sizeof(name), "%.256s: header", file);
-
-    doc = vlm_json_parse((const char *) data + 8, (size_t) n, name, err);
-    if (doc == NULL) {
-        return VLM_ERROR;
-    }
-
-    rc = st_parse(st, file, vlm_json_root(doc), data + 8 + n, len - 8 - n,
-                  err);
-    vlm_json_free(doc);
-
-    return rc;
+    return VLM_OK;
 }
 
 

@@ -405,101 +405,141 @@ test_sampling(void)
 }
 
 
-/* a good step of two sequences, and one number of it made bad */
+/* a good step of two sequences, whose numbers a test makes bad */
+
+typedef struct {
+    int32_t             start[3];
+    int32_t             context[2];
+    int32_t             blocks[4];
+    int32_t             ids[5];
+    int32_t             positions[15];
+    int32_t             out[2];
+    vlm_inject_t        inject;
+    vlm_tensor_t        embeddings;
+    vlm_decode_batch_t  batch;
+} good_step_t;
+
+
+static void
+good_step(good_step_t *g, const golden_rig_t *rig)
+{
+    int                   i;
+    vlm_step_host_t      *step;
+    static const float    zeros[4 * 64];
+    static const int32_t  start[3] = { 0, 3, 5 };
+
+    memset(g, 0, sizeof(*g));
+    memcpy(g->start, start, sizeof(start));
+
+    for (i = 0; i < 4; i++) {
+        g->blocks[i] = i;
+    }
+
+    g->out[0] = 2;
+    g->out[1] = 4;
+
+    g->embeddings.device = rig->dev;
+    g->embeddings.dtype = VLM_F32;
+    g->embeddings.rows = 4;
+    g->embeddings.cols = 64;
+    g->embeddings.stride = 64;
+    g->embeddings.data = rig->ops->alloc(rig->dev, sizeof(zeros));
+    rig->ops->upload(rig->queue, g->embeddings.data, zeros, sizeof(zeros));
+
+    g->inject.embeddings = &g->embeddings;
+    g->inject.first = 2;
+    g->inject.row = 1;
+    g->inject.n = 2;
+
+    step = &g->batch.step;
+    step->nrows = 5;
+    step->nseqs = 2;
+    step->row_start = g->start;
+    step->context = g->context;
+    step->blocks = g->blocks;
+    step->max_blocks = 2;
+    step->ids = g->ids;
+    step->positions = g->positions;
+
+    g->batch.inject = &g->inject;
+    g->batch.ninject = 1;
+    g->batch.out_rows = g->out;
+    g->batch.nout = 2;
+}
+
+
+static void
+run_good(golden_rig_t *rig, const good_step_t *g, const char *name)
+{
+    char          why[256];
+    vlm_error_t   err;
+    vlm_tensor_t  logits;
+
+    tap_is(vlm_decoder_step(rig->decoder, &g->batch, &logits, &err), VLM_OK,
+           "%s", name);
+    tap_is(rig->ops->sync(rig->queue, why, sizeof(why)), 0, "%s: synced",
+           name);
+    tap_is(logits.rows, 2, "%s: rows of logits", name);
+}
+
 
 static void
 test_refused_steps(void)
 {
-    int                  i;
-    int32_t              n, start[3], context[2], blocks[4], ids[5], out[2];
-    int32_t             *at[10];
-    int32_t              positions[15];
-    vlm_error_t          err;
-    vlm_tensor_t         logits, embeddings;
-    vlm_inject_t         inject;
-    golden_rig_t         rig;
-    vlm_decode_batch_t   b;
-    static float         zeros[4 * 64];
-    static const int32_t bad[] = { 0, 6, 4, -1, 31, 256, -1, 464, 5, 3 };
+    size_t         i;
+    int32_t        n;
+    vlm_error_t    err;
+    good_step_t    g;
+    vlm_tensor_t   logits;
+    golden_rig_t   rig;
 
-    memset(&b, 0, sizeof(b));
-    memset(&embeddings, 0, sizeof(embeddings));
-    memset(positions, 0, sizeof(positions));
-    memset(ids, 0, sizeof(ids));
+    const struct {
+        int32_t     *at;
+        int32_t      bad;
+        const char  *message;
+    } b[] = {
+        { &g.batch.step.nrows, 0,
+          "a step of 0 rows in 2 sequences, the decoder has 512 rows" },
+        { &g.batch.step.nrows, 513,
+          "a step of 513 rows in 2 sequences, the decoder has 512 rows" },
+        { &g.start[2], 4,
+          "a step of 5 rows in 2 sequences, the decoder has 512 rows" },
+        { &g.start[1], 6,
+          "sequence 1: -1 rows after 0 do not fit in 2 blocks" },
+        { &g.context[0], -1,
+          "sequence 0: 3 rows after -1 do not fit in 2 blocks" },
+        { &g.context[1], 31,
+          "sequence 1: 2 rows after 31 do not fit in 2 blocks" },
+        { &g.blocks[2], 256, "sequence 1: no block 256" },
+        { &g.blocks[0], -1, "sequence 0: no block -1" },
+        { &g.ids[4], 464, "row 4: no token 464" },
+        { &g.ids[0], -1, "row 0: no token -1" },
+        { &g.out[1], 5, "logits of row 5 of 5" },
+        { &g.batch.nout, 9, "logits of 9 rows, the decoder has 8" },
+        { &g.inject.first, 3,
+          "2 embeddings from row 3 of 4 do not fit at row 1 of 5" },
+        { &g.inject.row, 4,
+          "2 embeddings from row 2 of 4 do not fit at row 4 of 5" }
+    };
 
-    if (golden_open(&rig, tap_path(BASE), NULL, NULL) < 0) {
-        golden_close(&rig);
-        return;
+    if (golden_open(&rig, tap_path(BASE), NULL, NULL) == 0) {
+        good_step(&g, &rig);
+        run_good(&rig, &g, "a good step");
+
+        for (i = 0; i < sizeof(b) / sizeof(b[0]); i++) {
+            n = *b[i].at;
+            *b[i].at = b[i].bad;
+
+            tap_is(vlm_decoder_step(rig.decoder, &g.batch, &logits, &err),
+                   VLM_ERROR, "a bad step");
+            tap_str(err.message, b[i].message, "a bad step: message");
+            *b[i].at = n;
+        }
+
+        run_good(&rig, &g, "a good step again");
+        rig.ops->free(rig.dev, g.embeddings.data);
     }
 
-    embeddings.device = rig.dev;
-    embeddings.dtype = VLM_F32;
-    embeddings.rows = 4;
-    embeddings.cols = 64;
-    embeddings.stride = 64;
-    embeddings.data = rig.ops->alloc(rig.dev, 4 * 64 * sizeof(float));
-    rig.ops->upload(rig.queue, embeddings.data, zeros, sizeof(zeros));
-
-    start[0] = 0;
-    start[1] = 3;
-    start[2] = 5;
-    context[0] = 0;
-    context[1] = 0;
-    out[0] = 2;
-    out[1] = 4;
-
-    for (i = 0; i < 4; i++) {
-        blocks[i] = i;
-    }
-
-    inject.embeddings = &embeddings;
-    inject.first = 2;
-    inject.row = 1;
-    inject.n = 2;
-
-    b.step.nrows = 5;
-    b.step.nseqs = 2;
-    b.step.row_start = start;
-    b.step.context = context;
-    b.step.blocks = blocks;
-    b.step.max_blocks = 2;
-    b.step.ids = ids;
-    b.step.positions = positions;
-    b.inject = &inject;
-    b.ninject = 1;
-    b.out_rows = out;
-    b.nout = 2;
-
-    at[0] = &b.step.nrows;
-    at[1] = &start[1];
-    at[2] = &start[2];
-    at[3] = &context[0];
-    at[4] = &context[1];
-    at[5] = &blocks[2];
-    at[6] = &blocks[0];
-    at[7] = &ids[4];
-    at[8] = &out[1];
-    at[9] = &inject.first;
-
-    tap_is(vlm_decoder_step(rig.decoder, &b, &logits, &err), VLM_OK,
-           "a good step");
-    rig.ops->sync(rig.queue, err.message, sizeof(err.message));
-    tap_is(logits.rows, 2, "rows of logits");
-
-    for (i = 0; i < 10; i++) {
-        n = *at[i];
-        *at[i] = bad[i];
-
-        tap_is(vlm_decoder_step(rig.decoder, &b, &logits, &err), VLM_ERROR,
-               "a bad step, number %d: %s", i, err.message);
-        *at[i] = n;
-    }
-
-    tap_is(vlm_decoder_step(rig.decoder, &b, &logits, &err), VLM_OK,
-           "a good step again");
-    rig.ops->sync(rig.queue, err.message, sizeof(err.message));
-
-    rig.ops->free(rig.dev, embeddings.data);
     golden_close(&rig);
 }
 
