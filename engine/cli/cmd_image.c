@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/cli/cli.h"
-#include "engine/model/internal.h"
 
 
 #define MAX_FILE    ((size_t) 1 << 28)
@@ -175,30 +174,21 @@ static int
 patches_make(const vlm_model_t *m, const vlm_image_t *image,
     vlm_patches_t *p, vlm_error_t *err)
 {
-    char                 text[256];
-    size_t               rgb, size;
-    const vlm_config_t  *c;
-
-    c = &m->config;
+    char    text[256];
+    size_t  rgb, size;
 
     p->dev = vlm_cpu_device(1, &p->ops, text, sizeof(text));
     if (p->dev == NULL) {
         return vlm_fail(err, 500, NULL, "%s", text);
     }
 
-    p->geo.width = (int32_t) image->width;
-    p->geo.height = (int32_t) image->height;
-    p->geo.patch = c->patch;
-    p->geo.merge = c->merge;
-    p->geo.frames = c->frames;
-    memcpy(p->geo.mean, c->mean, sizeof(p->geo.mean));
-    memcpy(p->geo.std, c->std, sizeof(p->geo.std));
+    vlm_model_geometry(m, image->width, image->height, &p->geo);
 
     p->patches.device = p->dev;
     p->patches.dtype = VLM_F32;
-    p->patches.rows = (int64_t) (image->height / (uint32_t) c->patch)
-                      * (image->width / (uint32_t) c->patch);
-    p->patches.cols = (int32_t) vlm_patch_values(c);
+    p->patches.rows = (int64_t) (p->geo.height / p->geo.patch)
+                      * (p->geo.width / p->geo.patch);
+    p->patches.cols = 3 * p->geo.frames * p->geo.patch * p->geo.patch;
     p->patches.stride = p->patches.cols;
 
     rgb = (size_t) image->width * image->height * 3;

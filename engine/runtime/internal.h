@@ -72,7 +72,7 @@ typedef struct {
     vlm_task_t          task;
     vlm_image_info_t    info;
     vlm_image_plan_t    plan;
-    vlm_image_t         image;          /* decoded and resized, until encoded */
+    vlm_image_t         image;          /* resized, until it is encoded */
     vlm_error_t         error;          /* status 0: none */
     vlm_tensor_t        embedding;      /* data NULL: not yet */
 } vlm_pic_t;
