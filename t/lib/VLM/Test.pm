@@ -216,7 +216,8 @@ sub nginx {
 
     if (!$up || !kill(0, $self->{nginx})) {
         undef $self->{nginx};
-        die "nginx does not start:\n" . $self->log()
+        die "nginx does not start:\n"
+            . join("\n", (split /\n/, $self->log())[-5 .. -1]) . "\n"
             . slurp("$self->{dir}/stderr.log");
     }
 
