@@ -349,6 +349,7 @@ ngx_http_vlm_body_parse(ngx_http_vlm_ctx_t *ctx, u_char **pos, u_char *last)
             }
 
             body->unplaced = 0;
+            ctx->deadline = 0;
         }
 
         p = *pos;

@@ -281,7 +281,8 @@ ngx_http_vlm_not_connected(ngx_http_vlm_engine_t *engine, ngx_uint_t version)
 
     level = engine->failures ? NGX_LOG_INFO : NGX_LOG_ERR;
 
-    ngx_log_error(level, ngx_cycle->log, 0, "engine \"%V\" is not available: %s",
+    ngx_log_error(level, ngx_cycle->log, 0,
+                  "engine \"%V\" is not available: %s",
                   &engine->name, engine->channel.why);
 
     if (version) {
@@ -341,7 +342,9 @@ ngx_http_vlm_engine_timer(ngx_event_t *ev)
         return;
     }
 
-    if (engine->state == NGX_HTTP_VLM_UP || ngx_exiting) {
+    if (engine->state == NGX_HTTP_VLM_UP
+        || (ngx_exiting && ngx_queue_empty(&engine->waiting)))
+    {
         return;
     }
 

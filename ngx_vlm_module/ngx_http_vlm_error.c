@@ -29,8 +29,9 @@ ngx_http_vlm_error(ngx_http_vlm_ctx_t *ctx)
     ctx->status = ctx->fail.status;
 
     ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
-                  "vlm request is answered with %ud: %s",
-                  ctx->fail.status, ctx->fail.message);
+                  "vlm request is answered with %ud, code \"%s\", "
+                  "param \"%s\"", ctx->fail.status, ctx->fail.code,
+                  ctx->fail.param);
 
     ngx_http_vlm_unread_body(r);
 

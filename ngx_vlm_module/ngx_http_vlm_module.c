@@ -476,6 +476,7 @@ ngx_http_vlm_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 static ngx_http_vlm_engine_t *
 ngx_http_vlm_add_engine(ngx_conf_t *cf, ngx_str_t *name)
 {
+    size_t                      max;
     ngx_uint_t                  i;
     ngx_http_vlm_engine_t      *engine, **engines;
     ngx_http_vlm_main_conf_t   *vmcf;
@@ -498,11 +499,12 @@ ngx_http_vlm_add_engine(ngx_conf_t *cf, ngx_str_t *name)
         return NULL;
     }
 
-    if (name->len - 5 >= sizeof(((struct sockaddr_un *) NULL)->sun_path)) {
+    max = sizeof(((struct sockaddr_un *) NULL)->sun_path) - 1;
+
+    if (name->len - 5 > max) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "the path of engine \"%V\" is longer than %uz bytes",
-                           name,
-                           sizeof(((struct sockaddr_un *) NULL)->sun_path) - 1);
+                           "the path of engine \"%V\" is longer than "
+                           "%uz bytes", name, max);
         return NULL;
     }
 

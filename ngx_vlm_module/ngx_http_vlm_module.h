@@ -8,6 +8,7 @@
  *     ngx_http_vlm_slot.c         requests on it: submit, cancel, events
  *     ngx_http_vlm_room.c         room in the arena and who gives way
  *     ngx_http_vlm_request.c      handler, admission, life of a request
+ *     ngx_http_vlm_client.c       whether the client is still there
  *     ngx_http_vlm_body.c         the body: pump, form fields to the arena
  *     ngx_http_vlm_record.c       the finished form as a request record
  *     ngx_http_vlm_output.c       the answer
@@ -316,10 +317,13 @@ ngx_int_t ngx_http_vlm_handler(ngx_http_request_t *r);
 void ngx_http_vlm_wake(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_timer(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_submit(ngx_http_vlm_ctx_t *ctx);
-void ngx_http_vlm_watch_client(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_unqueue(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_finalize(ngx_http_vlm_ctx_t *ctx, ngx_int_t rc);
 void ngx_http_vlm_close(ngx_http_vlm_ctx_t *ctx);
+
+/* ngx_http_vlm_client.c */
+
+void ngx_http_vlm_watch_client(ngx_http_vlm_ctx_t *ctx);
 
 /* ngx_http_vlm_body.c */
 

@@ -29,6 +29,7 @@ typedef struct {
 
 
 static unsigned ngx_http_vlm_accept(ngx_http_request_t *r, unsigned stream);
+static void ngx_http_vlm_output_overflow(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_drain(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_next_piece(ngx_http_vlm_ctx_t *ctx,
     ngx_http_vlm_piece_t *piece);
@@ -149,15 +150,7 @@ ngx_http_vlm_output_text(ngx_http_vlm_ctx_t *ctx, const char *text, size_t len)
     out = &ctx->output;
 
     if (len > out->limit - out->len) {
-
-        ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
-                      "client reads too slowly: more than %uz bytes of its "
-                      "answer wait", out->limit);
-
-        vlm_fail(&ctx->fail, NGX_HTTP_REQUEST_TIME_OUT, "client_too_slow",
-                 NULL, "more than %llu bytes of the answer were not read "
-                 "in time", (unsigned long long) out->limit);
-
+        ngx_http_vlm_output_overflow(ctx);
         ngx_http_vlm_slot_leave(ctx);
         return;
     }
@@ -191,6 +184,33 @@ ngx_http_vlm_output_text(ngx_http_vlm_ctx_t *ctx, const char *text, size_t len)
 
     ngx_memcpy(out->text + out->len, text, len);
     out->len += len;
+}
+
+
+static void
+ngx_http_vlm_output_overflow(ngx_http_vlm_ctx_t *ctx)
+{
+    size_t  limit;
+
+    limit = ctx->output.limit;
+
+    if (ctx->output.stream) {
+        ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
+                      "client reads too slowly: more than %uz bytes of its "
+                      "answer wait", limit);
+
+        vlm_fail(&ctx->fail, NGX_HTTP_REQUEST_TIME_OUT, "client_too_slow",
+                 NULL, "more than %zu bytes of the answer were not read in "
+                 "time", limit);
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
+                  "engine \"%V\" answers with more than %uz bytes",
+                  &ctx->engine->name, limit);
+
+    vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_error", NULL,
+             "the answer is larger than %zu bytes", limit);
 }
 
 

@@ -86,7 +86,7 @@ ngx_http_vlm_record(ngx_http_vlm_ctx_t *ctx, uint64_t *offset,
 }
 
 
-/* a system message if there is one; pictures in their order, then the prompt */
+/* a system message if there is one; pictures in order, then the prompt */
 
 static ngx_int_t
 ngx_http_vlm_record_messages(ngx_http_vlm_ctx_t *ctx,

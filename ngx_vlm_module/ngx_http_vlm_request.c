@@ -12,18 +12,16 @@ static ngx_int_t ngx_http_vlm_init_ctx(ngx_http_request_t *r,
     ngx_http_vlm_ctx_t **pctx);
 static ngx_int_t ngx_http_vlm_check_header(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_admit(ngx_http_vlm_ctx_t *ctx);
+static void ngx_http_vlm_too_many(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_check_engine(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_read_body(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_wait(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_resume(ngx_http_vlm_ctx_t *ctx);
+static ngx_int_t ngx_http_vlm_submit_now(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_wake_handler(ngx_event_t *ev);
 static void ngx_http_vlm_timer_handler(ngx_event_t *ev);
 static void ngx_http_vlm_answer_timer(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_cleanup(void *data);
-static void ngx_http_vlm_read_check(ngx_http_request_t *r);
-static void ngx_http_vlm_write_check(ngx_http_request_t *r);
-static ngx_int_t ngx_http_vlm_client_left(ngx_http_request_t *r,
-    ngx_event_t *ev);
 
 
 ngx_int_t
@@ -194,14 +192,7 @@ ngx_http_vlm_admit(ngx_http_vlm_ctx_t *ctx)
     if (vmcf->nrequests >= vmcf->max_requests
         || ngx_http_vlm_slot_take(ctx) == NULL)
     {
-        vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "too_many_requests",
-                 NULL, "there are too many requests now");
-        ctx->fail.retry_after = 1;
-
-        ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
-                      "%ui requests are in flight, \"vlm_max_requests\" is %ui",
-                      vmcf->nrequests, vmcf->max_requests);
-
+        ngx_http_vlm_too_many(ctx);
         return NGX_ERROR;
     }
 
@@ -209,6 +200,21 @@ ngx_http_vlm_admit(ngx_http_vlm_ctx_t *ctx)
     ctx->counted = 1;
 
     return ngx_http_vlm_body_init(ctx);
+}
+
+
+static void
+ngx_http_vlm_too_many(ngx_http_vlm_ctx_t *ctx)
+{
+    vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "too_many_requests",
+             NULL, "there are too many requests now");
+    ctx->fail.retry_after = 1;
+
+    ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
+                  "%ui requests are in flight, %ui of engine \"%V\", "
+                  "\"vlm_max_requests\" is %ui", ctx->main->nrequests,
+                  ctx->engine->nslots, &ctx->engine->name,
+                  ctx->main->max_requests);
 }
 
 
@@ -361,55 +367,22 @@ ngx_http_vlm_resume(ngx_http_vlm_ctx_t *ctx)
 }
 
 
-/* the body is complete and valid */
+/* the body is complete and valid; after it the request may be gone */
 
 void
 ngx_http_vlm_submit(ngx_http_vlm_ctx_t *ctx)
 {
-    uint32_t   length;
-    uint64_t   offset;
     ngx_int_t  rc;
 
     ctx->state = NGX_HTTP_VLM_SUBMIT;
 
     ngx_http_vlm_unqueue(ctx);
 
-    rc = ctx->fail.status ? NGX_ERROR : NGX_OK;
-
-    if (rc == NGX_OK) {
-        rc = ngx_http_vlm_engine_get(ctx->engine);
-
-        if (rc == NGX_ERROR) {
-            ctx->fail = ctx->engine->fail;
-        }
-    }
+    rc = ctx->fail.status ? NGX_ERROR : ngx_http_vlm_submit_now(ctx);
 
     if (rc == NGX_AGAIN) {
         (void) ngx_http_vlm_wait(ctx);
         return;
-    }
-
-    /* the slot is lost if the engine was */
-
-    if (rc == NGX_OK && ctx->slot == NULL
-        && ngx_http_vlm_slot_take(ctx) == NULL)
-    {
-        vlm_fail(&ctx->fail, NGX_HTTP_SERVICE_UNAVAILABLE, "too_many_requests",
-                 NULL, "there are too many requests now");
-        ctx->fail.retry_after = 1;
-        rc = NGX_ERROR;
-    }
-
-    if (rc == NGX_OK) {
-        rc = ngx_http_vlm_record(ctx, &offset, &length);
-    }
-
-    if (rc == NGX_OK && ngx_http_vlm_slot_submit(ctx, offset, length)
-                        != NGX_OK)
-    {
-        vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_error", NULL,
-                 "the engine does not take the request");
-        rc = NGX_ERROR;
     }
 
     if (rc != NGX_OK) {
@@ -426,171 +399,43 @@ ngx_http_vlm_submit(ngx_http_vlm_ctx_t *ctx)
 }
 
 
-/*
- * The client has nothing more to say: from now on its events tell whether it
- * is still there.  If it left before, that event has passed already.
- */
-
-void
-ngx_http_vlm_watch_client(ngx_http_vlm_ctx_t *ctx)
-{
-    ngx_connection_t    *c;
-    ngx_http_request_t  *r;
-
-    r = ctx->request;
-    c = r->connection;
-
-    r->read_event_handler = ngx_http_vlm_read_check;
-    r->write_event_handler = ngx_http_vlm_write_check;
-
-#if (NGX_HTTP_V2)
-    if (r->stream) {
-        return;
-    }
-#endif
-
-    if (c->read->timer_set) {
-        ngx_del_timer(c->read);
-    }
-
-    if ((ngx_event_flags & NGX_USE_CLEAR_EVENT) && !c->write->active) {
-        (void) ngx_add_event(c->write, NGX_WRITE_EVENT, NGX_CLEAR_EVENT);
-    }
-
-    if (c->read->ready) {
-        ngx_post_event(c->read, &ngx_posted_events);
-    }
-}
-
-
-static void
-ngx_http_vlm_read_check(ngx_http_request_t *r)
-{
-    ngx_http_vlm_ctx_t  *ctx;
-
-    ctx = ngx_http_get_module_ctx(r, ngx_http_vlm_module);
-
-    /* a timer of the body, which HTTP/2 arms at any time, means nothing now */
-
-    r->connection->read->timedout = 0;
-
-    if (ngx_http_vlm_client_left(r, r->connection->read) == NGX_OK) {
-        return;
-    }
-
-    ctx->status = NGX_HTTP_CLIENT_CLOSED_REQUEST;
-    ngx_http_vlm_finalize(ctx, NGX_HTTP_CLIENT_CLOSED_REQUEST);
-}
-
-
-static void
-ngx_http_vlm_write_check(ngx_http_request_t *r)
-{
-    ngx_event_t         *wev;
-    ngx_http_vlm_ctx_t  *ctx;
-
-    wev = r->connection->write;
-    ctx = ngx_http_get_module_ctx(r, ngx_http_vlm_module);
-
-    if (wev->timedout) {
-        ngx_log_error(NGX_LOG_INFO, wev->log, NGX_ETIMEDOUT,
-                      "client timed out");
-        r->connection->timedout = 1;
-
-        ctx->status = NGX_HTTP_REQUEST_TIME_OUT;
-        ngx_http_vlm_finalize(ctx, NGX_HTTP_REQUEST_TIME_OUT);
-        return;
-    }
-
-    if (ngx_http_vlm_client_left(r, wev) != NGX_OK) {
-        ctx->status = NGX_HTTP_CLIENT_CLOSED_REQUEST;
-        ngx_http_vlm_finalize(ctx, NGX_HTTP_CLIENT_CLOSED_REQUEST);
-        return;
-    }
-
-    if (ctx->state == NGX_HTTP_VLM_ANSWER) {
-        ngx_http_vlm_output(ctx);
-    }
-}
-
-
-/* NGX_OK: it is there as far as can be told; NGX_DONE: it has left */
+/* NGX_OK; NGX_AGAIN: the engine is being connected; NGX_ERROR and ctx->fail */
 
 static ngx_int_t
-ngx_http_vlm_client_left(ngx_http_request_t *r, ngx_event_t *ev)
+ngx_http_vlm_submit_now(ngx_http_vlm_ctx_t *ctx)
 {
-    int                  n;
-    char                 buf[1];
-    ngx_err_t            err;
-    ngx_connection_t    *c;
-    ngx_http_vlm_ctx_t  *ctx;
+    uint32_t   length;
+    uint64_t   offset;
+    ngx_int_t  rc;
 
-    c = r->connection;
-    ctx = ngx_http_get_module_ctx(r, ngx_http_vlm_module);
+    rc = ngx_http_vlm_engine_get(ctx->engine);
 
-    ngx_log_debug2(NGX_LOG_DEBUG_HTTP, c->log, 0,
-                   "vlm check client, write:%d, error:%d",
-                   ev->write, c->error);
-
-    if (c->error) {
-        return NGX_DONE;
+    if (rc == NGX_ERROR) {
+        ctx->fail = ctx->engine->fail;
     }
 
-#if (NGX_HTTP_V2)
-    if (r->stream) {
-        return NGX_OK;
-    }
-#endif
-
-#if (NGX_HTTP_V3)
-    if (c->quic) {
-        return c->write->error ? NGX_DONE : NGX_OK;
-    }
-#endif
-
-    if (ctx->conf->ignore_client_abort) {
-        return NGX_OK;
+    if (rc != NGX_OK) {
+        return rc;
     }
 
-    err = 0;
+    /* the slot is lost if the engine was */
 
-#if (NGX_HAVE_EPOLLRDHUP)
-
-    if ((ngx_event_flags & NGX_USE_EPOLL_EVENT) && ngx_use_epoll_rdhup) {
-
-        if (!ev->pending_eof && !c->read->pending_eof) {
-            return NGX_OK;
-        }
-
-        goto left;
+    if (ctx->slot == NULL && ngx_http_vlm_slot_take(ctx) == NULL) {
+        ngx_http_vlm_too_many(ctx);
+        return NGX_ERROR;
     }
 
-#endif
-
-    n = recv(c->fd, buf, 1, MSG_PEEK);
-
-    err = (n == -1) ? ngx_socket_errno : 0;
-
-    if (n > 0 || err == NGX_EAGAIN) {
-
-        if ((ngx_event_flags & NGX_USE_LEVEL_EVENT)
-            && !ev->write && ev->active && n > 0)
-        {
-            (void) ngx_del_event(ev, NGX_READ_EVENT, 0);
-        }
-
-        return NGX_OK;
+    if (ngx_http_vlm_record(ctx, &offset, &length) != NGX_OK) {
+        return NGX_ERROR;
     }
 
-left:
+    if (ngx_http_vlm_slot_submit(ctx, offset, length) != NGX_OK) {
+        vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_error", NULL,
+                 "the engine does not take the request");
+        return NGX_ERROR;
+    }
 
-    c->read->eof = 1;
-    c->error = 1;
-
-    ngx_log_error(NGX_LOG_INFO, c->log, err,
-                  "client prematurely closed connection");
-
-    return NGX_DONE;
+    return NGX_OK;
 }
 
 

@@ -16,6 +16,7 @@ static ngx_int_t ngx_http_vlm_slot_event(ngx_http_vlm_engine_t *engine,
     vlm_event_t *event);
 static void ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx,
     vlm_event_t *event);
+static void ngx_http_vlm_left_queue(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_slot_free(ngx_http_vlm_engine_t *engine,
     ngx_http_vlm_slot_t *slot);
 
@@ -331,12 +332,8 @@ ngx_http_vlm_slot_event(ngx_http_vlm_engine_t *engine, vlm_event_t *event)
 static void
 ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx, vlm_event_t *event)
 {
-    ngx_http_vlm_output_t  *out;
-
-    out = &ctx->output;
-
     ctx->heard = ngx_current_msec;
-    out->reported = 1;
+    ctx->output.reported = 1;
 
     switch (event->type) {
 
@@ -347,16 +344,14 @@ ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx, vlm_event_t *event)
         return;
 
     case VLM_EVENT_PROGRESS:
-        if (event->u.progress.stage > VLM_STAGE_QUEUED && !out->left_queue) {
-            out->left_queue = 1;
-            out->sent = ngx_current_msec;
-            ngx_http_vlm_timer(ctx);
+        if (event->u.progress.stage > VLM_STAGE_QUEUED) {
+            ngx_http_vlm_left_queue(ctx);
         }
 
         return;
 
     case VLM_EVENT_TEXT:
-        out->left_queue = 1;
+        ngx_http_vlm_left_queue(ctx);
         ctx->ntokens += event->u.text.ntokens;
 
         if (event->choice == 0) {
@@ -394,4 +389,24 @@ ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx, vlm_event_t *event)
     }
 
     ngx_http_vlm_wake(ctx);
+}
+
+
+/* from now on there are pings */
+
+static void
+ngx_http_vlm_left_queue(ngx_http_vlm_ctx_t *ctx)
+{
+    ngx_http_vlm_output_t  *out;
+
+    out = &ctx->output;
+
+    if (out->left_queue) {
+        return;
+    }
+
+    out->left_queue = 1;
+    out->sent = ngx_current_msec;
+
+    ngx_http_vlm_timer(ctx);
 }
