@@ -1,6 +1,6 @@
 
 /*
- * Sealed memory files, for the arena and the rings.  Private to
+ * Descriptors: sealed memory files, for the arena and the rings.  Private to
  * engine/channel; the file that includes it must define _GNU_SOURCE.
  */
 
@@ -71,6 +71,16 @@ failed:
     errno = err;
 
     return -1;
+}
+
+
+static inline void
+vlm_memfd_close(int *fd)
+{
+    if (*fd != -1) {
+        close(*fd);
+        *fd = -1;
+    }
 }
 
 

@@ -69,7 +69,7 @@ int vlm_peer_accept(vlm_peer_t *p, int listen_fd);
  */
 int vlm_peer_handshake(vlm_peer_t *p);
 
-/* sends a welcome with this reason (VLM_WELCOME_BUSY) in place of a handshake */
+/* sends a welcome with this reason (VLM_WELCOME_BUSY), not a handshake */
 void vlm_peer_refuse(vlm_peer_t *p, uint32_t reason);
 
 /* why and err survive it; it may be called twice */

@@ -36,7 +36,6 @@ static int worker_put(vlm_worker_t *w, const vlm_submission_t *sub);
 static int worker_parse(vlm_worker_t *w, const vlm_event_header_t *h,
     vlm_event_t *event);
 static int worker_check_event(vlm_worker_t *w, const vlm_event_t *event);
-static void close_fd(int *fd);
 
 
 static int
@@ -301,7 +300,7 @@ worker_hello(vlm_worker_t *w)
                            "only %zd bytes of the hello could be sent", n);
     }
 
-    close_fd(&w->ring_fd);
+    vlm_memfd_close(&w->ring_fd);
 
     w->state = WORKER_GREETED;
 
@@ -396,25 +395,15 @@ vlm_worker_close(vlm_worker_t *w)
         munmap(w->header, w->ring_size);
     }
 
-    close_fd(&w->fd);
-    close_fd(&w->event_fd);
-    close_fd(&w->submit_fd);
-    close_fd(&w->ring_fd);
+    vlm_memfd_close(&w->fd);
+    vlm_memfd_close(&w->event_fd);
+    vlm_memfd_close(&w->submit_fd);
+    vlm_memfd_close(&w->ring_fd);
 
     w->header = NULL;
     w->submissions = NULL;
     w->events = NULL;
     w->state = WORKER_CLOSED;
-}
-
-
-static void
-close_fd(int *fd)
-{
-    if (*fd != -1) {
-        close(*fd);
-        *fd = -1;
-    }
 }
 
 
