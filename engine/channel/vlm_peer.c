@@ -191,8 +191,9 @@ vlm_peer_next(vlm_peer_t *p, vlm_submission_t *sub)
     {
         return vlm_peer_fail(p, VLM_CHANNEL_ERROR, EPROTO,
                              "submission with a record at %llu of %u bytes, "
-                             "the arena has %llu", (unsigned long long) sub->offset,
-                             sub->length, (unsigned long long) p->arena_size);
+                             "the arena has %llu",
+                             (unsigned long long) sub->offset, sub->length,
+                             (unsigned long long) p->arena_size);
     }
 
     p->submit_head++;

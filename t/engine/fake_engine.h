@@ -184,6 +184,19 @@ const char *record_prompt(const peer_t *peer, const vlm_request_t *req,
 size_t record_describe(const peer_t *peer, const vlm_request_t *req, char *to,
     size_t size);
 
+/* zeroed, for the job's own slot and generation unless they are set */
+void new_event(vlm_event_t *e, uint16_t type);
+
+/* OK, or AGAIN: later; the peer may be closed afterwards */
+int send_event(job_t *job, vlm_event_t *e);
+
+int send_token(job_t *job, unsigned n);
+
+/* stale, wrong-slot: texts that the module must not take */
+int send_intruder(job_t *job);
+
+void send_garbage(job_t *job);
+
 /* takes one submission */
 void job_submit(peer_t *peer, const vlm_submission_t *sub);
 
