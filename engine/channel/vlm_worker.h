@@ -55,7 +55,8 @@ typedef struct {
  * Starts a non-blocking connect to the unix socket "path".
  * OK or AGAIN: w->fd is open; wait until it is writable (AGAIN) or readable,
  * then call vlm_worker_handshake() until it returns OK.  A full backlog
- * (EAGAIN) is VLM_CHANNEL_ERROR with err EAGAIN: try again later.
+ * (EAGAIN) is VLM_CHANNEL_ERROR with err EAGAIN: try again later.  On CLOSED
+ * and ERROR nothing is left open.
  */
 int vlm_worker_open(vlm_worker_t *w, const vlm_worker_conf_t *conf,
     const vlm_arena_t *arena, const char *path);

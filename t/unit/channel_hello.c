@@ -24,6 +24,7 @@ static int          nfds;
 static void test_fields(void);
 static void test_descriptors(void);
 static void test_pieces(void);
+static void test_busy(void);
 static void test_worker_refuses(void);
 static void good_hello(void);
 static void drop_fds(void);
@@ -44,6 +45,7 @@ main(void)
     test_fields();
     test_descriptors();
     test_pieces();
+    test_busy();
     test_worker_refuses();
 
     pair_destroy(&pair);
@@ -305,6 +307,30 @@ welcome(const vlm_welcome_t *w, size_t len)
     vlm_peer_close(&p);
 
     return rc;
+}
+
+
+static void
+test_busy(void)
+{
+    int  rc;
+
+    rc = vlm_worker_open(&pair.w, &pair.conf, &pair.arena, pair.path);
+
+    if (rc != VLM_CHANNEL_OK || vlm_peer_accept(&pair.p, pair.listen_fd)
+                                != VLM_CHANNEL_OK)
+    {
+        pair_fatal("connect", pair.w.why);
+    }
+
+    vlm_peer_refuse(&pair.p, VLM_WELCOME_BUSY);
+    vlm_peer_close(&pair.p);
+
+    tap_is(vlm_worker_handshake(&pair.w), VLM_CHANNEL_ERROR, "busy");
+    tap_str(pair.w.why, "the engine has too many workers",
+            "the refusal arrives though the hello was not read");
+
+    vlm_worker_close(&pair.w);
 }
 
 
