@@ -28,6 +28,10 @@ location /quick {
     vlm_pass unix:%%DIR%%/a.sock;
     vlm_read_timeout 500ms;
     vlm_connect_timeout 300ms;
+}
+
+location /pings {
+    vlm_pass unix:%%DIR%%/a.sock;
     vlm_ping_interval 200ms;
 }
 EOF_CONF
@@ -72,7 +76,7 @@ ok(defined $_->read_until(qr/\[DONE\]/), 'a stream') for @streams[5 .. 9];
 is($t->post('/quick', [ prompt => '!silent' ])->{status}, 504, 'silence');
 
 my $c = $t->client();
-$c->send(request('/quick', form([ prompt => '!progress' ])));
+$c->send(request('/pings', form([ prompt => '!progress' ])));
 ok(defined $c->read_until(qr/: ping/), 'a ping');
 $c->close();
 

@@ -174,13 +174,16 @@ sub read_exactly {
 }
 
 
-# the head of an answer: { status, line, raw, h => { name => value } }
+# the head of an answer: { status, line, raw, h => { name => value } }; status
+# 0: none came
 
 sub read_head {
     my ($self, $timeout) = @_;
 
     my $raw = $self->read_until(qr/\r\n\r\n/, $timeout);
-    return undef if !defined $raw;
+
+    return { status => 0, h => {}, body => '', complete => 0 }
+        if !defined $raw;
 
     my ($line, @lines) = split /\r\n/, $raw;
     my ($status) = $line =~ m!^HTTP/1\.[01] (\d{3})!
@@ -246,8 +249,8 @@ sub read_answer {
     my ($self, $timeout) = @_;
 
     my $head = $self->read_head($timeout);
-    return undef if !defined $head;
 
+    return $head if $head->{status} == 0;
     return $self->read_answer($timeout) if $head->{status} == 100;
 
     $head->{body} = '';
