@@ -183,7 +183,9 @@ read_submissions(vlm_peer_t *p)
         if (sub.type == VLM_SUBMIT_REQUEST) {
             record = vlm_peer_arena(p, sub.offset, sub.length);
 
-            if (record == NULL || sub.length > VLM_MAX_RECORD) {
+            if (record == NULL || sub.length > VLM_MAX_RECORD
+                || sub.offset > ARENA || sub.length > ARENA - sub.offset)
+            {
                 abort();
             }
 

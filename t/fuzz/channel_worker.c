@@ -19,8 +19,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 
+#define MAX_FRAMES  64
+
 static vlm_worker_t  w;
 static vlm_peer_t    p;
+static uint64_t      frames[MAX_FRAMES];        /* where the last ones begin */
+static unsigned      nframes;
 
 
 static uint32_t
@@ -71,6 +75,8 @@ setup(uint64_t start)
 
     header.event_head = start;
     header.event_tail = start;
+
+    nframes = 0;
 }
 
 
@@ -107,7 +113,32 @@ put_event(const uint8_t **data, size_t *size)
         break;
     }
 
-    (void) vlm_peer_send(&p, &e);
+    frames[nframes % MAX_FRAMES] = p.event_tail;
+
+    if (vlm_peer_send(&p, &e) == VLM_CHANNEL_OK) {
+        nframes++;
+    }
+}
+
+
+/* up to four bytes of a frame's header or body */
+
+static void
+change_frame(const uint8_t **data, size_t *size)
+{
+    unsigned  i, n, at;
+
+    if (nframes == 0) {
+        return;
+    }
+
+    n = take(data, size, 1) % (nframes < MAX_FRAMES ? nframes : MAX_FRAMES);
+    at = take(data, size, 1) % 48;
+
+    for (i = 0; i < 4; i++) {
+        w.events[(frames[n] + at + i) & (RING - 1)]
+            ^= (uint8_t) take(data, size, 1);
+    }
 }
 
 
@@ -224,12 +255,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             break;
 
         case 2:
-
-            /* a byte of the newest frames */
-
-            at = take(&data, &size, 2);
-            w.events[(p.event_tail - 1 - at) & (RING - 1)]
-                ^= (uint8_t) take(&data, &size, 1);
+            change_frame(&data, &size);
             break;
 
         case 3:
