@@ -22,7 +22,11 @@
 #define TILES   1
 #endif
 
-#if defined(__clang__)
+/* so that the arrays of vectors below become registers, where there are any */
+
+#if !defined(VLM_VEC_AVX512) && !defined(VLM_VEC_AVX2)
+#define UNROLL
+#elif defined(__clang__)
 #define UNROLL  _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL  _Pragma("GCC unroll 16")

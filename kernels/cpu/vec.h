@@ -28,7 +28,22 @@
 
 #define VLM_LANES       16
 
+/* checked builds of the plain C lanes would take minutes if all was inlined */
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define VLM_VEC_CHECKED 1
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define VLM_VEC_CHECKED 1
+#endif
+
+#if defined(VLM_VEC_CHECKED) && !defined(VLM_VEC_AVX512)                      \
+    && !defined(VLM_VEC_AVX2)
+#define VLM_VEC_INLINE  static inline __attribute__((unused))
+#else
 #define VLM_VEC_INLINE  static inline __attribute__((always_inline, unused))
+#endif
 
 
 /* bfloat16 and IEEE half, rounded to nearest even, in plain integers */
