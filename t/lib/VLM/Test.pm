@@ -66,6 +66,14 @@ sub new {
         ports => [],
     }, $class;
 
+    # what a worker that stops at once may leave: its connections, and the
+    # arena that its requests still point to
+
+    $self->write_file('lsan.txt', "leak:ngx_event_process_init\n"
+                                  . "leak:vlm_arena_create\n");
+    $ENV{LSAN_OPTIONS} = "suppressions=$self->{dir}/lsan.txt:"
+        . 'print_suppressions=0';
+
     push @all, $self;
     $self->{port} = $self->free_port();
 
