@@ -37,8 +37,12 @@ vlm_conn_accept(vlm_server_t *s)
 
         if (rc != VLM_CHANNEL_OK) {
             if (rc != VLM_CHANNEL_AGAIN) {
-                vlm_log(VLM_LOG_ERROR, "cannot accept a connection: %s",
-                        c->peer.why);
+                vlm_log(VLM_LOG_ERROR, "cannot accept a connection: %s, "
+                        "next try in a second", c->peer.why);
+
+                /* as long as descriptors lack it would be tried for ever */
+                epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->listen_fd, NULL);
+                s->deaf_us = vlm_now_us();
             }
 
             free(c);

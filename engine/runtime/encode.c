@@ -61,8 +61,13 @@ vlm_encode_slice(vlm_engine_t *e, int decoding)
 
     enc = &e->encoding;
 
-    if (enc->work == NULL && encode_next(e) != VLM_OK) {
-        return VLM_AGAIN;
+    if (enc->work == NULL) {
+        rc = encode_next(e);
+
+        if (rc != VLM_OK) {
+            /* after an error there may be others */
+            return rc == VLM_AGAIN ? VLM_AGAIN : VLM_OK;
+        }
     }
 
     us = SLICE_ALONE_US;
@@ -143,8 +148,9 @@ encode_next(vlm_engine_t *e)
         vlm_image_free(&pic->image);
 
         if (enc->job == NULL) {
+            vlm_log(VLM_LOG_ERROR, "encoding failed: %s", err.message);
             vlm_compute_fail(e, w, &err);
-            return VLM_AGAIN;
+            return VLM_ERROR;
         }
 
         enc->work = w;

@@ -44,6 +44,8 @@ vlm_engine_create(const vlm_engine_conf_t *conf, vlm_error_t *err)
 
     if (engine_start(e, err) != VLM_OK) {
         vlm_images_stop(&e->images);
+        vlm_inbox_free(&e->inbox);
+        pthread_mutex_destroy(&e->out_lock);
         close(e->out_fd);
         free(e);
         return NULL;

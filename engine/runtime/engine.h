@@ -85,7 +85,7 @@ struct vlm_req_s {
     uint64_t            record_offset;
     uint32_t            record_length;
     vlm_image_t        *given;          /* pictures already decoded, or NULL;
-                                           owned, one for each picture */
+                                           their pixels are taken over */
 
     int                 cancel;         /* atomic; the front sets it */
 

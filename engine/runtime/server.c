@@ -13,6 +13,7 @@
 
 #define TICK_MS         250
 #define RETRY_MS        5               /* a full event ring */
+#define DEAF_US         1000000
 #define HELLO_US        5000000
 #define LINGER_US       1000000         /* for workers to read the last */
 #define MAX_RETRY_AFTER 60
@@ -240,6 +241,10 @@ server_timeout(const vlm_server_t *s)
         }
     }
 
+    if (s->deaf_us != 0 && timeout == -1) {
+        timeout = TICK_MS;
+    }
+
     if (s->terminate && timeout == -1) {
         timeout = RETRY_MS;
     }
@@ -411,6 +416,12 @@ server_conns(vlm_server_t *s)
     vlm_gauges_t  gauges;
 
     now = vlm_now_us();
+
+    if (s->deaf_us != 0 && now - s->deaf_us > DEAF_US
+        && vlm_server_watch(s, s->listen_fd, &s->on_listen) == VLM_OK)
+    {
+        s->deaf_us = 0;
+    }
 
     vlm_engine_gauges(s->engine, &gauges);
     gauges.queued = s->nqueued;

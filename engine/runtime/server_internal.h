@@ -86,6 +86,7 @@ struct vlm_server_s {
     vlm_watch_t         on_signal;
     vlm_watch_t         on_wake;
     struct stat         socket_stat;
+    uint64_t            deaf_us;        /* since when nothing is accepted */
 
     vlm_conn_t         *conns;
     int                 nconns;

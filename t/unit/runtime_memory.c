@@ -1,0 +1,91 @@
+
+/* What fits into memory, and what is said when it does not. */
+
+#include <string.h>
+
+#include "engine/runtime/engine.h"
+#include "t/unit/lib/tap.h"
+
+
+static vlm_engine_conf_t  conf;
+static vlm_model_info_t   info;
+static vlm_memory_t       mem;
+static vlm_error_t        err;
+
+/* 1 KiB a token */
+#define BLOCK   16384
+
+
+static void
+reset(void)
+{
+    memset(&conf, 0, sizeof(conf));
+    memset(&info, 0, sizeof(info));
+    memset(&err, 0, sizeof(err));
+
+    conf.block_size = 16;
+    conf.max_num_seqs = 4;
+    conf.max_rows = 64;
+
+    info.context = 2000;
+    info.hidden = 64;
+    info.vocab = 100;
+    info.patch = 14;
+    info.weight_bytes = 1 << 20;
+}
+
+
+static int
+plan(void)
+{
+    return vlm_memory_plan(&conf, &info, BLOCK, &mem, &err);
+}
+
+
+int
+main(void)
+{
+    reset();
+    tap_is(plan(), VLM_OK, "defaults");
+    tap_is(mem.context, 2000, "the model's context");
+    tap_is(mem.nblocks, 4 * 125, "all seats at full length are enough");
+    tap_is((long long) mem.kv, 4 * 125 * BLOCK, "bytes of them");
+    tap_is((long long) mem.weights, 1 << 20, "weights");
+    tap_ok(mem.available > mem.kv, "available: %llu",
+           (unsigned long long) mem.available);
+
+    conf.kv_memory = 20 * BLOCK + 5;
+    tap_is(plan(), VLM_OK, "a small cache");
+    tap_is(mem.nblocks, 20, "20 blocks");
+    tap_is(mem.context, 320, "bound the context");
+
+    conf.max_model_len = 320;
+    tap_is(plan(), VLM_OK, "a length that just fits");
+    tap_is(mem.context, 320, "is in force");
+
+    conf.max_model_len = 321;
+    tap_is(plan(), VLM_ERROR, "one token more");
+    tap_ok(strstr(err.message, "holds 320 tokens, fewer than "
+                  "--max-model-len 321") != NULL, "%s", err.message);
+
+    reset();
+    conf.max_model_len = 2001;
+    tap_is(plan(), VLM_ERROR, "longer than the model's context");
+    tap_ok(strstr(err.message, "2001") != NULL
+           && strstr(err.message, "2000") != NULL, "%s", err.message);
+
+    reset();
+    info.weight_bytes = 1ull << 50;
+    tap_is(plan(), VLM_ERROR, "weights that fit nowhere");
+    tap_ok(strstr(err.message, "weights 1073741824, ") != NULL
+           && strstr(err.message, "MiB are available") != NULL, "%s",
+           err.message);
+
+    reset();
+    conf.kv_memory = 1ull << 50;
+    tap_is(plan(), VLM_ERROR, "a cache that fits nowhere");
+    tap_ok(strstr(err.message, "not enough memory") != NULL, "%s",
+           err.message);
+
+    return tap_done();
+}
