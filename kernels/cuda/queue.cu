@@ -1,0 +1,325 @@
+
+/*
+ * Queues: a stream each, failures, work memory, and small pieces of host data
+ * that go through pinned memory, so that nothing waits.
+ */
+
+#include <stdarg.h>
+
+#include "kernels/cuda/cuda.h"
+
+
+/* grows with the largest piece */
+#define RING_SIZE   ((size_t) 256 * 1024)
+
+/* downloads up to this size go through the ring */
+#define SMALL       ((size_t) 32 * 1024)
+
+
+VLM_CUDA_BEGIN
+
+
+static int ring_room(vlm_queue_t *q, size_t size, const char *op);
+static int ring_drain(vlm_queue_t *q, const char *op);
+static void ring_free(vlm_queue_t *q);
+
+
+vlm_queue_t *
+vlm_cuda_queue_create(vlm_device_t *dev, int low_priority)
+{
+    vlm_queue_t  *q;
+
+    if (cudaSetDevice(dev->index) != cudaSuccess) {
+        return NULL;
+    }
+
+    q = (vlm_queue_t *) calloc(1, sizeof(vlm_queue_t));
+    if (q == NULL) {
+        return NULL;
+    }
+
+    q->dev = dev;
+
+    if (cudaStreamCreateWithPriority(&q->stream, cudaStreamNonBlocking,
+                                     low_priority ? dev->low_priority
+                                                  : dev->high_priority)
+        != cudaSuccess)
+    {
+        free(q);
+        return NULL;
+    }
+
+    if (vlm_gemm_queue(q) != 0 || ring_room(q, RING_SIZE, "queue") != 0) {
+        vlm_cuda_queue_destroy(q);
+        return NULL;
+    }
+
+    return q;
+}
+
+
+void
+vlm_cuda_queue_destroy(vlm_queue_t *q)
+{
+    if (q == NULL) {
+        return;
+    }
+
+    (void) cudaSetDevice(q->dev->index);
+    (void) cudaStreamSynchronize(q->stream);
+
+    vlm_gemm_queue_done(q);
+    vlm_cuda_free(q->dev, q->scratch);
+    ring_free(q);
+
+    (void) cudaStreamDestroy(q->stream);
+    free(q);
+}
+
+
+int
+vlm_cuda_begin(vlm_queue_t *q)
+{
+    if (q->failed) {
+        return -1;
+    }
+
+    return vlm_cuda_check(q, cudaSetDevice(q->dev->index), "cudaSetDevice");
+}
+
+
+void
+vlm_cuda_fail(vlm_queue_t *q, const char *fmt, ...)
+{
+    va_list  args;
+
+    if (q->failed) {
+        return;
+    }
+
+    va_start(args, fmt);
+    vsnprintf(q->err, sizeof(q->err), fmt, args);
+    va_end(args);
+
+    q->failed = 1;
+}
+
+
+int
+vlm_cuda_check(vlm_queue_t *q, cudaError_t rc, const char *op)
+{
+    if (rc == cudaSuccess) {
+        return 0;
+    }
+
+    vlm_cuda_fail(q, "%s: %s", op, cudaGetErrorString(rc));
+
+    return -1;
+}
+
+
+int
+vlm_cuda_sync(vlm_queue_t *q, char *err, size_t errlen)
+{
+    (void) ring_drain(q, "sync");
+
+    if (!q->failed) {
+        return 0;
+    }
+
+    snprintf(err, errlen, "%s", q->err);
+    q->failed = 0;
+
+    return -1;
+}
+
+
+void *
+vlm_cuda_scratch(vlm_queue_t *q, size_t size, const char *op)
+{
+    if (q->scratch_size >= size) {
+        return q->scratch;
+    }
+
+    /* free() waits for the operations that use it */
+
+    vlm_cuda_free(q->dev, q->scratch);
+    q->scratch_size = 0;
+
+    q->scratch = vlm_cuda_alloc(q->dev, size);
+    if (q->scratch == NULL) {
+        vlm_cuda_fail(q, "%s: no device memory for %zu bytes of work space",
+                      op, size);
+        return NULL;
+    }
+
+    q->scratch_size = size;
+
+    return q->scratch;
+}
+
+
+const void *
+vlm_cuda_stage(vlm_queue_t *q, const void *host, size_t size, const char *op)
+{
+    char  *to, *from;
+
+    if (ring_room(q, size, op) != 0) {
+        return NULL;
+    }
+
+    from = q->ring + q->ring_used;
+    to = q->ring_device + q->ring_used;
+
+    memcpy(from, host, size);
+
+    if (vlm_cuda_check(q, cudaMemcpyAsync(to, from, size,
+                                          cudaMemcpyHostToDevice, q->stream),
+                       op)
+        != 0)
+    {
+        return NULL;
+    }
+
+    q->ring_used += (size + 255) / 256 * 256;
+
+    return to;
+}
+
+
+void
+vlm_cuda_deliver(vlm_queue_t *q, void *host, const void *from, size_t size,
+    const char *op)
+{
+    vlm_delivery_t  *d;
+
+    if (q->ndeliveries == VLM_CUDA_DELIVERIES && ring_drain(q, op) != 0) {
+        return;
+    }
+
+    if (ring_room(q, size, op) != 0
+        || vlm_cuda_check(q, cudaMemcpyAsync(q->ring + q->ring_used, from,
+                                             size, cudaMemcpyDeviceToHost,
+                                             q->stream), op)
+           != 0)
+    {
+        return;
+    }
+
+    d = &q->deliveries[q->ndeliveries++];
+    d->to = host;
+    d->from = q->ring + q->ring_used;
+    d->size = size;
+
+    q->ring_used += (size + 255) / 256 * 256;
+}
+
+
+/* room for one more piece; waits when the ring is full */
+
+static int
+ring_room(vlm_queue_t *q, size_t size, const char *op)
+{
+    if (size <= q->ring_size - q->ring_used) {
+        return 0;
+    }
+
+    if (ring_drain(q, op) != 0) {
+        return -1;
+    }
+
+    if (size <= q->ring_size) {
+        return 0;
+    }
+
+    ring_free(q);
+
+    size = (size + RING_SIZE - 1) / RING_SIZE * RING_SIZE;
+
+    if (cudaMallocHost((void **) &q->ring, size) != cudaSuccess) {
+        q->ring = NULL;
+        (void) cudaGetLastError();
+    }
+
+    q->ring_device = (char *) vlm_cuda_alloc(q->dev, size);
+
+    if (q->ring == NULL || q->ring_device == NULL) {
+        ring_free(q);
+        vlm_cuda_fail(q, "%s: no memory for %zu bytes of tables", op, size);
+        return -1;
+    }
+
+    q->ring_size = size;
+
+    return 0;
+}
+
+
+/* waits for all work, and delivers */
+
+static int
+ring_drain(vlm_queue_t *q, const char *op)
+{
+    int  i;
+
+    if (vlm_cuda_check(q, cudaStreamSynchronize(q->stream), op) == 0) {
+
+        for (i = 0; i < q->ndeliveries; i++) {
+            memcpy(q->deliveries[i].to, q->deliveries[i].from,
+                   q->deliveries[i].size);
+        }
+    }
+
+    q->ndeliveries = 0;
+    q->ring_used = 0;
+
+    return q->failed ? -1 : 0;
+}
+
+
+static void
+ring_free(vlm_queue_t *q)
+{
+    if (q->ring != NULL) {
+        (void) cudaFreeHost(q->ring);
+    }
+
+    vlm_cuda_free(q->dev, q->ring_device);
+
+    q->ring = NULL;
+    q->ring_device = NULL;
+    q->ring_size = 0;
+    q->ring_used = 0;
+}
+
+
+void
+vlm_cuda_upload(vlm_queue_t *q, void *to, const void *host, size_t size)
+{
+    if (vlm_cuda_begin(q) == 0) {
+        (void) vlm_cuda_check(q, cudaMemcpyAsync(to, host, size,
+                                                 cudaMemcpyHostToDevice,
+                                                 q->stream), "upload");
+    }
+}
+
+
+void
+vlm_cuda_download(vlm_queue_t *q, void *host, const void *from, size_t size)
+{
+    if (vlm_cuda_begin(q) != 0) {
+        return;
+    }
+
+    if (size <= SMALL) {
+        vlm_cuda_deliver(q, host, from, size, "download");
+        return;
+    }
+
+    (void) vlm_cuda_check(q, cudaMemcpyAsync(host, from, size,
+                                             cudaMemcpyDeviceToHost,
+                                             q->stream), "download");
+}
+
+
+VLM_CUDA_END

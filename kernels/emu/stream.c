@@ -1,0 +1,524 @@
+
+/*
+ * Memory, streams and events of the shim.  Work waits in its stream until
+ * something waits for it; now and then a piece of any stream runs early, so
+ * that neither order may be relied on.
+ */
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/emu/emu_private.h"
+
+
+/* what "a device" has, for code that asks how much is left */
+#define MEMORY_TOTAL  ((size_t) 2 << 30)
+
+#define MAX_STREAMS   64
+
+
+typedef struct work_s  work_t;
+
+struct work_s {
+    work_t             *next;
+    int               (*run)(void *arg);        /* NULL: an event */
+    vlm_emu_event_t     event;
+    uint64_t            number;                 /* of the event's record */
+    vlm_emu_stream_t    source;                 /* wait for its record there;
+                                                   NULL: record it */
+    uint64_t            arg[];
+};
+
+struct vlm_emu_stream_s {
+    work_t             *head;
+    work_t            **tail;
+};
+
+struct vlm_emu_event_s {
+    vlm_emu_stream_t    stream;                 /* of the last record */
+    uint64_t            recorded;
+    uint64_t            done;
+};
+
+typedef struct {
+    void               *to;
+    const void         *from;
+    size_t              size;
+    int                 byte;
+} copy_t;
+
+
+static work_t *add(vlm_emu_stream_t s, size_t size);
+static void run_one(vlm_emu_stream_t s);
+static void run_early(void);
+
+
+static pthread_mutex_t   lock = PTHREAD_MUTEX_INITIALIZER;
+static vlm_emu_stream_t  streams[MAX_STREAMS];
+static int               nstreams;
+static uint64_t          random_state;
+static int               failed;                /* sticky, as on a device */
+static char              failure[256];
+
+
+void
+vlm_emu_seed(uint64_t seed)
+{
+    pthread_mutex_lock(&lock);
+    random_state = seed * 0x9e3779b97f4a7c15 + 1;
+    pthread_mutex_unlock(&lock);
+}
+
+
+unsigned
+vlm_emu_below(unsigned n)
+{
+    const char  *seed;
+
+    if (random_state == 0) {
+        seed = getenv("VLM_EMU_SEED");
+        random_state = seed != NULL ? strtoull(seed, NULL, 10) : 0;
+        random_state = random_state * 0x9e3779b97f4a7c15 + 1;
+    }
+
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+
+    return (unsigned) (((random_state >> 32) * n) >> 32);
+}
+
+
+void
+vlm_emu_fail(int rc, const char *fmt, ...)
+{
+    va_list  args;
+
+    if (failed) {
+        return;
+    }
+
+    va_start(args, fmt);
+    vsnprintf(failure, sizeof(failure), fmt, args);
+    va_end(args);
+
+    failed = rc;
+}
+
+
+const char *
+vlm_emu_error(int rc)
+{
+    if (rc == VLM_EMU_MEMORY) {
+        return "out of memory";
+    }
+
+    return rc != 0 ? failure : "no error";
+}
+
+
+/* fails once and for all: forgets it only for tests of the shim itself */
+
+void
+vlm_emu_reset(void)
+{
+    pthread_mutex_lock(&lock);
+    failed = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+
+static work_t *
+add(vlm_emu_stream_t s, size_t size)
+{
+    work_t  *w;
+
+    w = calloc(1, sizeof(work_t) + size);
+    if (w == NULL) {
+        vlm_emu_fail(VLM_EMU_INVALID, "no memory for work of %zu bytes",
+                     size);
+        return NULL;
+    }
+
+    *s->tail = w;
+    s->tail = &w->next;
+
+    return w;
+}
+
+
+/* an event that is waited for pulls its own stream along */
+
+static void
+run_one(vlm_emu_stream_t s)
+{
+    int      rc;
+    work_t  *w;
+
+    w = s->head;
+
+    if (w->run != NULL) {
+        rc = failed ? 0 : w->run(w->arg);
+
+        if (rc != 0) {
+            vlm_emu_fail(rc, "work on a stream returned %d", rc);
+        }
+
+    } else if (w->source == NULL) {
+
+        if (w->event->done < w->number) {
+            w->event->done = w->number;
+        }
+
+    } else {
+        while (w->event->done < w->number) {
+            run_one(w->source);
+        }
+    }
+
+    s->head = w->next;
+
+    if (s->head == NULL) {
+        s->tail = &s->head;
+    }
+
+    free(w);
+}
+
+
+static void
+run_early(void)
+{
+    vlm_emu_stream_t  s;
+
+    while (vlm_emu_below(4) == 0) {
+        s = streams[vlm_emu_below((unsigned) nstreams)];
+
+        if (s->head != NULL) {
+            run_one(s);
+        }
+    }
+}
+
+
+int
+vlm_emu_enqueue(vlm_emu_stream_t s, int (*run)(void *arg), const void *arg,
+    size_t size)
+{
+    int      rc;
+    work_t  *w;
+
+    pthread_mutex_lock(&lock);
+
+    w = add(s, size);
+
+    if (w != NULL) {
+        w->run = run;
+        memcpy(w->arg, arg, size);
+        run_early();
+    }
+
+    rc = failed;
+
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
+
+
+static int
+run_copy(void *arg)
+{
+    copy_t  *c = arg;
+
+    memmove(c->to, c->from, c->size);
+
+    return 0;
+}
+
+
+static int
+run_set(void *arg)
+{
+    copy_t  *c = arg;
+
+    memset(c->to, c->byte, c->size);
+
+    return 0;
+}
+
+
+int
+vlm_emu_copy(void *to, const void *from, size_t size, int kind,
+    vlm_emu_stream_t s)
+{
+    copy_t  c = { to, from, size, 0 };
+
+    return vlm_emu_enqueue(s, run_copy, &c, sizeof(c));
+}
+
+
+int
+vlm_emu_set(void *to, int byte, size_t size, vlm_emu_stream_t s)
+{
+    copy_t  c = { to, NULL, size, byte };
+
+    return vlm_emu_enqueue(s, run_set, &c, sizeof(c));
+}
+
+
+int
+vlm_emu_malloc(void **p, size_t size)
+{
+    int  rc;
+
+    rc = posix_memalign(p, 256, size);
+
+    if (rc == 0) {
+        memset(*p, 0xff, size);
+    }
+
+    return rc == 0 ? 0 : VLM_EMU_MEMORY;
+}
+
+
+/* waits for the whole device, as the real one does */
+
+int
+vlm_emu_free(void *p)
+{
+    int  rc;
+
+    rc = vlm_emu_device_sync();
+    free(p);
+
+    return rc;
+}
+
+
+int
+vlm_emu_malloc_host(void **p, size_t size)
+{
+    return vlm_emu_malloc(p, size);
+}
+
+
+int
+vlm_emu_free_host(void *p)
+{
+    return vlm_emu_free(p);
+}
+
+
+int
+vlm_emu_memory(size_t *left, size_t *total)
+{
+    *total = MEMORY_TOTAL;
+    *left = MEMORY_TOTAL;
+
+    return 0;
+}
+
+
+int
+vlm_emu_stream_create(vlm_emu_stream_t *s, unsigned flags, int priority)
+{
+    int  rc;
+
+    *s = calloc(1, sizeof(struct vlm_emu_stream_s));
+    if (*s == NULL) {
+        return VLM_EMU_MEMORY;
+    }
+
+    (*s)->tail = &(*s)->head;
+
+    pthread_mutex_lock(&lock);
+
+    rc = nstreams < MAX_STREAMS ? 0 : VLM_EMU_MEMORY;
+
+    if (rc == 0) {
+        streams[nstreams++] = *s;
+    }
+
+    pthread_mutex_unlock(&lock);
+
+    if (rc != 0) {
+        free(*s);
+    }
+
+    return rc;
+}
+
+
+int
+vlm_emu_stream_destroy(vlm_emu_stream_t s)
+{
+    int  i;
+
+    pthread_mutex_lock(&lock);
+
+    while (s->head != NULL) {
+        run_one(s);
+    }
+
+    for (i = 0; i < nstreams; i++) {
+        if (streams[i] == s) {
+            streams[i] = streams[--nstreams];
+            break;
+        }
+    }
+
+    pthread_mutex_unlock(&lock);
+
+    free(s);
+
+    return 0;
+}
+
+
+int
+vlm_emu_stream_sync(vlm_emu_stream_t s)
+{
+    int  rc;
+
+    pthread_mutex_lock(&lock);
+
+    while (s->head != NULL) {
+        run_one(s);
+    }
+
+    rc = failed;
+
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
+
+
+int
+vlm_emu_device_sync(void)
+{
+    int  i, rc;
+
+    pthread_mutex_lock(&lock);
+
+    for (i = 0; i < nstreams; i++) {
+        while (streams[i]->head != NULL) {
+            run_one(streams[i]);
+        }
+    }
+
+    rc = failed;
+
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
+
+
+int
+vlm_emu_event_create(vlm_emu_event_t *e, unsigned flags)
+{
+    *e = calloc(1, sizeof(struct vlm_emu_event_s));
+
+    return *e != NULL ? 0 : VLM_EMU_MEMORY;
+}
+
+
+/* work may still name it */
+
+int
+vlm_emu_event_destroy(vlm_emu_event_t e)
+{
+    int  rc;
+
+    rc = vlm_emu_device_sync();
+    free(e);
+
+    return rc;
+}
+
+
+int
+vlm_emu_event_record(vlm_emu_event_t e, vlm_emu_stream_t s)
+{
+    int      rc;
+    work_t  *w;
+
+    pthread_mutex_lock(&lock);
+
+    w = add(s, 0);
+
+    if (w != NULL) {
+        w->event = e;
+        w->number = ++e->recorded;
+        e->stream = s;
+    }
+
+    rc = failed;
+
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
+
+
+int
+vlm_emu_stream_wait(vlm_emu_stream_t s, vlm_emu_event_t e, unsigned flags)
+{
+    int      rc;
+    work_t  *w;
+
+    pthread_mutex_lock(&lock);
+
+    /* one that was never recorded is no reason to wait */
+
+    w = e->recorded != 0 ? add(s, 0) : NULL;
+
+    if (w != NULL) {
+        w->event = e;
+        w->number = e->recorded;
+        w->source = e->stream;
+    }
+
+    rc = failed;
+
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
+
+
+int
+vlm_emu_event_sync(vlm_emu_event_t e)
+{
+    int  rc;
+
+    pthread_mutex_lock(&lock);
+
+    while (e->done < e->recorded) {
+        run_one(e->stream);
+    }
+
+    rc = failed;
+
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
+
+
+int
+vlm_emu_last_error(void)
+{
+    int  rc;
+
+    pthread_mutex_lock(&lock);
+    rc = failed;
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
