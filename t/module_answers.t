@@ -49,13 +49,13 @@ like($id, qr/^[0-9a-f]{32}$/, 'id');
 is($r->{h}{'x-request-id'}, $id, 'the same in X-Request-Id');
 cmp_ok(abs($created - time()), '<', 60, 'created');
 
-my $head = "data: {\"id\":\"chatcmpl-$id\",\"object\":\"chat.completion.chunk\","
-    . "\"created\":$created,\"model\":\"fake\",";
+my $head = "data: {\"id\":\"chatcmpl-$id\","
+    . "\"object\":\"chat.completion.chunk\",\"created\":$created,\"model\":\"fake\",";
 
 sub chunk {
     my ($delta, $finish) = @_;
-    return "$head\"choices\":[{\"index\":0,\"delta\":{$delta},\"logprobs\":null,"
-        . "\"finish_reason\":$finish}],\"usage\":null}\n\n";
+    return "$head\"choices\":[{\"index\":0,\"delta\":{$delta},"
+        . "\"logprobs\":null,\"finish_reason\":$finish}],\"usage\":null}\n\n";
 }
 
 my $usage = usage($text, 1);

@@ -209,9 +209,9 @@ is($got->{last}, '[DONE]', 'a slow reader: its end');
 my $rss = rss();
 
 $before = cancels();
+my $flood = form([ prompt => '!flood 100000 4000' ]);
 my @slow = map { my $c = $t->client(rcvbuf => 4096);
-                 $c->send(request('/v', form([ prompt => '!flood 100000 4000' ]),
-                                  @$_));
+                 $c->send(request('/v', $flood, @$_));
                  $c } map { (\@text, []) } 1 .. 5;
 
 ok($engine->wait_lines(qr/^cancel /, $before + 10),

@@ -43,7 +43,8 @@ my $tracer = spawn("$t->{dir}/strace.out", $strace, '-y', '-s', 16, '-o', $log,
 
 my $attached = wait_for(sub {
     $t->exchange("GET /v HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    return -s $log || VLM::Test::slurp("$t->{dir}/strace.out") =~ /denied|not permitted/;
+    return -s $log || VLM::Test::slurp("$t->{dir}/strace.out")
+                      =~ /denied|not permitted/;
 });
 
 if (!-s $log) {

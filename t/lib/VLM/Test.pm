@@ -197,8 +197,9 @@ sub engine {
 }
 
 
-# main, events, http, listen, server, locations: text for these places.  %%DIR%%, %%PORT%%
-# are replaced.  workers, master, daemon, conf (the whole file).
+# main, events, http, listen, server, locations: text for these places;
+# %%DIR%% and %%PORT%% are replaced.  workers, master, daemon, conf (the whole
+# file).
 
 sub nginx {
     my ($self, %opt) = @_;
