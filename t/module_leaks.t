@@ -87,7 +87,9 @@ for my $kind (sort keys %kinds) {
 
     is($good, $n, "$kind: all answered");
     ok(wait_for(sub { descriptors() <= $fds + 1 }), "$kind: descriptors");
-    cmp_ok(memory() - $kb, '<', 1024, "$kind: memory");
+
+    # a sanitizer keeps for a while what was freed
+    cmp_ok(memory() - $kb, '<', 1024, "$kind: memory") if !$t->sanitized();
 
     $c->close();
 }

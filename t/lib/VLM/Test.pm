@@ -337,6 +337,16 @@ sub test_config {
 }
 
 
+# whether this nginx was compiled with AddressSanitizer
+
+sub sanitized {
+    my ($self) = @_;
+
+    return $self->{sanitized} //= slurp($self->{binary}) =~ /__asan_init/
+                                  ? 1 : 0;
+}
+
+
 sub pid {
     my ($self) = @_;
     my ($pid) = slurp("$self->{dir}/nginx.pid") =~ /^(\d+)/;
