@@ -58,7 +58,7 @@ text_make(text_t *t, uint64_t *seed, int dim, int heads, int kv_heads,
     t->nrows = 0;
 
     for (s = 0; s < t->nseqs; s++) {
-        t->length[s] = 1 + rig_below(seed, longest);
+        t->length[s] = 1 + longest / 2 + rig_below(seed, longest / 2);
         t->first[s] = t->nrows;
         t->nrows += t->length[s];
     }
