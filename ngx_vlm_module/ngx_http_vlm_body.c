@@ -100,6 +100,17 @@ ngx_http_vlm_body_start(ngx_http_request_t *r)
         body->buffered = 1;
         ngx_http_vlm_body_next_buf(body, r->request_body
                                              ? r->request_body->bufs : NULL);
+
+    } else if (!r->request_body_no_buffering) {
+
+        /* after a redirect: its beginning went to another handler */
+
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "the request body was partly read before "
+                      "\"vlm_pass\" got the request");
+
+        vlm_fail(&ctx->fail, NGX_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
+                 "the request body was partly read before");
     }
 
     ngx_http_vlm_body_pump(ctx);
