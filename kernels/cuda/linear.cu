@@ -54,7 +54,8 @@ vlm_cuda_linear(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
 
     if (w->layout == VLM_WEIGHT_PLAIN
         && (act == VLM_ACT_NONE
-            || (act == VLM_ACT_GELU_TANH && residual == NULL)))
+            || (act == VLM_ACT_GELU_TANH && residual == NULL
+                && y->dtype == VLM_BF16)))
     {
         linear_plain(q, y, x, w, act, residual);
 
