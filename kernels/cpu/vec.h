@@ -40,7 +40,7 @@
 
 #if defined(VLM_VEC_CHECKED) && !defined(VLM_VEC_AVX512)                      \
     && !defined(VLM_VEC_AVX2)
-#define VLM_VEC_INLINE  static inline __attribute__((unused))
+#define VLM_VEC_INLINE  static __attribute__((noinline, unused))
 #else
 #define VLM_VEC_INLINE  static inline __attribute__((always_inline, unused))
 #endif
