@@ -396,17 +396,21 @@ form_end(vlm_form_t *f)
 static int
 set_number(vlm_form_t *f, const vlm_form_field_t *field)
 {
-    float  v;
+    char   *end;
+    float   v;
 
     if (!is_number(f, 0)) {
         return bad_value(f, field);
     }
 
-    v = strtof(f->value, NULL);
+    v = strtof(f->value, &end);
 
-    /* what is beyond a float is infinite here, and out of every range */
+    /*
+     * What is beyond a float is infinite here, and out of every range.  All
+     * of the value is read unless a locale has another decimal point.
+     */
 
-    if (!(v >= field->low && v <= field->high)) {
+    if (*end != '\0' || !(v >= field->low && v <= field->high)) {
         return bad_value(f, field);
     }
 

@@ -4,7 +4,7 @@
  * sorted into pictures, texts and settings.  Small values are kept here;
  * bytes of pictures, of the prompt and of the system message are handed out
  * as they arrive, to be stored by the caller.  Nothing is allocated; the
- * struct is some 13 KB and holds no pointers into the caller's memory between
+ * struct is some 11 KB and holds no pointers into the caller's memory between
  * calls.
  *
  * The caller's loop:
@@ -24,7 +24,7 @@
  *     }
  *
  * BEGIN comes with the first byte, so fields that are empty cause no events.
- * The caller must not trust that texts come in any order.
+ * Fields come in any order.
  */
 
 #ifndef VLM_FORM_H
