@@ -48,7 +48,7 @@ start_tile(const vlm_product_t *p, int64_t panel, int64_t rows, float *c)
 
 /* 16 finished columns of a row, of which y may have fewer */
 
-VLM_VEC_INLINE void
+static void
 finish(const vlm_product_t *p, int64_t row, int64_t column, v16 v)
 {
     int           n;
@@ -73,53 +73,76 @@ finish(const vlm_product_t *p, int64_t row, int64_t column, v16 v)
 }
 
 
-VLM_VEC_INLINE void
-finish_tile(const vlm_product_t *p, int64_t panel, int64_t row, int64_t rows,
-    const float *c, vlm_act_t act)
+/* vectors of 16 in place, "step" floats from one to the next */
+
+static void
+activate(float *c, int64_t n, int64_t step, vlm_act_t act)
 {
-    v16      lo, hi;
-    int64_t  i;
+    float  *end;
 
-    for (i = 0; i < rows; i++) {
-        lo = v16_act(v16_load(c + i * VLM_PANEL), act);
-        hi = v16_load(c + i * VLM_PANEL + 16);
+    end = c + n * step;
 
-        if (p->gated) {
-            finish(p, row + i, panel * VLM_HALF_PANEL, v16_mul(lo, hi));
-            continue;
+    switch (act) {
+
+    case VLM_ACT_SILU:
+        for (/* void */; c < end; c += step) {
+            v16_store(c, v16_silu(v16_load(c)));
         }
 
-        finish(p, row + i, panel * VLM_PANEL, lo);
-        finish(p, row + i, panel * VLM_PANEL + 16, v16_act(hi, act));
+        break;
+
+    case VLM_ACT_GELU:
+        for (/* void */; c < end; c += step) {
+            v16_store(c, v16_gelu(v16_load(c)));
+        }
+
+        break;
+
+    case VLM_ACT_GELU_TANH:
+        for (/* void */; c < end; c += step) {
+            v16_store(c, v16_gelu_tanh(v16_load(c)));
+        }
+
+        break;
+
+    case VLM_ACT_QUICK_GELU:
+        for (/* void */; c < end; c += step) {
+            v16_store(c, v16_quick_gelu(v16_load(c)));
+        }
+
+        break;
+
+    default:
+        break;
     }
 }
 
 
 static void
 end_tile(const vlm_product_t *p, int64_t panel, int64_t row, int64_t rows,
-    const float *c)
+    float *c)
 {
-    switch (p->act) {
+    v16      lo, hi;
+    int64_t  i;
 
-    case VLM_ACT_SILU:
-        finish_tile(p, panel, row, rows, c, VLM_ACT_SILU);
-        break;
+    if (p->gated) {
+        activate(c, rows, VLM_PANEL, p->act);
 
-    case VLM_ACT_GELU:
-        finish_tile(p, panel, row, rows, c, VLM_ACT_GELU);
-        break;
+    } else {
+        activate(c, 2 * rows, 16, p->act);
+    }
 
-    case VLM_ACT_GELU_TANH:
-        finish_tile(p, panel, row, rows, c, VLM_ACT_GELU_TANH);
-        break;
+    for (i = 0; i < rows; i++) {
+        lo = v16_load(c + i * VLM_PANEL);
+        hi = v16_load(c + i * VLM_PANEL + 16);
 
-    case VLM_ACT_QUICK_GELU:
-        finish_tile(p, panel, row, rows, c, VLM_ACT_QUICK_GELU);
-        break;
+        if (p->gated) {
+            finish(p, row + i, panel * VLM_HALF_PANEL, v16_mul(lo, hi));
 
-    default:
-        finish_tile(p, panel, row, rows, c, VLM_ACT_NONE);
-        break;
+        } else {
+            finish(p, row + i, panel * VLM_PANEL, lo);
+            finish(p, row + i, panel * VLM_PANEL + 16, hi);
+        }
     }
 }
 
