@@ -40,7 +40,7 @@ WARN := -Wall -Wextra -Werror -Wpointer-arith -Wstrict-prototypes \
 CFLAGS ?= -g
 FP := -ffp-contract=off -fno-math-errno -fno-trapping-math
 PKGS := libpcre2-8 libutf8proc yajl spng libjpeg libwebp libwebpdemux \
-        libcrypto zlib
+        libcrypto zlib hiredis
 
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -DVLM_VERSION='"$(VERSION)"' -I. $(OPT) \
     $(WARN) $(FP) $(CFLAGS) $(SANFLAGS) $(shell pkg-config --cflags $(PKGS)) \
@@ -57,12 +57,14 @@ kernels_src := $(wildcard kernels/cpu/*.c)
 image_src   := $(wildcard engine/image/*.c)
 text_src    := $(wildcard engine/text/*.c)
 model_src   := $(wildcard engine/model/*.c engine/model/families/*.c)
-runtime_src := $(wildcard engine/cache/*.c engine/runtime/*.c)
+cache_src   := $(wildcard engine/cache/*.c)
+runtime_src := $(wildcard engine/runtime/*.c)
 cli_src     := $(wildcard engine/cli/*.c)
 core_src    := $(wildcard ngx_vlm_module/core/*.c)
 testlib_src := $(wildcard t/unit/lib/*.c)
 
-components := channel base kernels image text model runtime cli core testlib
+components := channel base kernels image text model cache runtime cli core \
+    testlib
 
 lib = $(B)/lib$(1).a
 
@@ -81,7 +83,8 @@ needs_image   := image base
 needs_text    := text channel base
 needs_model   := model text image kernels channel base
 needs_cuda    := cuda $(needs_model)
-needs_runtime := runtime $(needs_cuda)
+needs_cache   := cache base
+needs_runtime := runtime cache $(needs_cuda)
 needs_cli     := cli $(needs_runtime)
 needs_core    := core channel
 
