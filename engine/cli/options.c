@@ -594,6 +594,9 @@ vlm_options_parse(vlm_options_t *o, const vlm_command_t *cmd, int argc,
 
     set_defaults(o);
 
+    /* an answer on the terminal is not to be mixed with progress */
+    (void) vlm_log_level(cmd->bit == VLM_CMD_SERVE ? "info" : "warn");
+
     for (i = 0; i < argc; i++) {
         arg = argv[i];
 

@@ -10,7 +10,8 @@
 #include "engine/runtime/server_internal.h"
 
 
-#define SILENCE_US      900000
+/* with the loop's tick this is less than a second */
+#define SILENCE_US      700000
 
 
 static void call_refuse(vlm_conn_t *c, const vlm_submission_t *sub,

@@ -12,6 +12,7 @@
 
 #define MIB             (1024.0 * 1024.0)
 #define DEFAULT_KV      (1ull << 30)
+#define LEAST_CONTEXT   256             /* less is of no use by default */
 
 
 /* a small file of the kernel's; its size is not known before */
@@ -154,6 +155,33 @@ sub0(uint64_t a, uint64_t b)
 }
 
 
+/* all seats at full length are enough; a tenth is left for others */
+
+static uint64_t
+default_blocks(const vlm_engine_conf_t *conf, uint64_t full,
+    uint64_t block_bytes, uint64_t left)
+{
+    uint64_t  blocks, least;
+
+    blocks = DEFAULT_KV / block_bytes;
+    blocks = blocks > full ? blocks : full;
+
+    if (blocks > full * (uint64_t) conf->max_num_seqs) {
+        blocks = full * (uint64_t) conf->max_num_seqs;
+    }
+
+    if (blocks > left / 10 * 9 / block_bytes) {
+        blocks = left / 10 * 9 / block_bytes;
+    }
+
+    least = (uint64_t) (LEAST_CONTEXT / conf->block_size);
+    least = least < full ? least : full;
+    least = least > 0 ? least : 1;
+
+    return blocks > least ? blocks : least;
+}
+
+
 int
 vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
     uint64_t block_bytes, vlm_memory_t *mem, vlm_error_t *err)
@@ -178,23 +206,9 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
     full = (uint64_t) ((want + conf->block_size - 1) / conf->block_size);
     left = sub0(mem->available, mem->weights + mem->work);
 
-    if (conf->kv_memory != 0) {
-        blocks = conf->kv_memory / block_bytes;
-
-    } else {
-        /* all seats at full length are enough; a tenth is left for others */
-
-        blocks = DEFAULT_KV / block_bytes;
-        blocks = blocks > full ? blocks : full;
-
-        if (blocks > full * (uint64_t) conf->max_num_seqs) {
-            blocks = full * (uint64_t) conf->max_num_seqs;
-        }
-
-        if (blocks > left / 10 * 9 / block_bytes) {
-            blocks = left / 10 * 9 / block_bytes;
-        }
-    }
+    blocks = conf->kv_memory != 0
+             ? conf->kv_memory / block_bytes
+             : default_blocks(conf, full, block_bytes, left);
 
     blocks = blocks < INT32_MAX / 2 ? blocks : INT32_MAX / 2;
 

@@ -289,6 +289,13 @@ test_cancel(client_t *c)
     }
 
     tap_is(c->slots[12].admitted.queue_place, 1, "the ninth is queued");
+
+    while (strchr(c->slots[12].order, 'P') == NULL) {
+        client_pump(c, 1000);
+    }
+
+    tap_is(c->slots[12].stage, VLM_STAGE_QUEUED,
+           "it hears that it still is");
     vlm_worker_cancel(&c->w, 12, c->slots[12].generation);
     h = client_end(c, 12);
     tap_is(h->last, 'C', "cancelled while queued");
