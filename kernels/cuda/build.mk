@@ -54,7 +54,7 @@ cuda_gencode := $(foreach a,$(CUDA_ARCHS),-gencode \
 NVCC_FLAGS = -std=c++14 -O3 -D_GNU_SOURCE -I. $(cuda_gencode) --threads 2 \
     -Xptxas -v -Xcompiler \
     -Wall,-Wextra,-Wno-unused-parameter,-O2,-g,-fno-exceptions \
-    -Xcompiler -fno-threadsafe-statics -MMD \
+    -Xcompiler -fno-threadsafe-statics -MMD -MP \
     -Wno-deprecated-gpu-targets
 
 cuda_obj := $(patsubst %.cu,build-cuda/%.o,$(cuda_cu))
