@@ -388,7 +388,8 @@ ngx_http_vlm_check_loc_conf(ngx_conf_t *cf, ngx_http_vlm_loc_conf_t *conf)
 
     /* the body, the record, and what rounding up to pages may take */
 
-    need = (off_t) conf->max_request_size + NGX_HTTP_VLM_RECORD_ROOM
+    need = (off_t) ngx_min(conf->max_request_size, NGX_MAX_OFF_T_VALUE / 2)
+           + NGX_HTTP_VLM_RECORD_ROOM
            + (off_t) ngx_pagesize * (conf->max_images + 4);
 
     vmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_vlm_module);
