@@ -167,6 +167,17 @@ kill('TERM', $third);
 is(ended($third), 0, 'SIGTERM with a connection');
 ok(!-e $socket, 'no socket is left');
 
+# opening its config.json blocks, so it is loading for ever
+
+mkdir("$dir/slow");
+POSIX::mkfifo("$dir/slow/config.json", 0600) or die "mkfifo: $!";
+my $loading = start('loading', '--model', "$dir/slow", '--socket', $socket);
+ok(wait_for(sub { slurp("$dir/loading.log") =~ /listening/ }),
+   'the socket is open before the model is loaded');
+kill('TERM', $loading);
+is(ended($loading), 0, 'SIGTERM while loading');
+ok(!-e $socket, 'SIGTERM while loading: no socket is left');
+
 mkdir("$dir/empty");
 my $broken = start('broken', '--model', "$dir/empty", '--socket', $socket);
 is(ended($broken), 1, 'a broken model: exit status');
