@@ -1,7 +1,7 @@
 
 /*
  * Whole passes of a model: encoding a picture of 448 x 448, a prompt of 512
- * tokens, decoding for several sequences with 512 tokens each in the cache.
+ * tokens, decoding for several sequences with 128 tokens each in the cache.
  * bench/make-checkpoint writes a checkpoint for it.
  *
  * usage: bench_model [-t threads] [-s seconds a line] DIR
@@ -15,6 +15,7 @@
 
 #define PICTURE     448
 #define PROMPT      512
+#define CONTEXT     128
 #define BLOCK       16
 #define MAX_SEQS    16
 
@@ -157,6 +158,7 @@ bench_load(bench_t *b, const char *dir, vlm_error_t *err)
            b->info->vision_layers, b->info->layers,
            (double) b->info->weight_bytes * 1e-6, bench_now() - start,
            "", "ms", "GFLOP/s", "GB/s", "% roof");
+    fflush(stdout);
 
     b->decoder = vlm_decoder_create(b->model, b->q, MAX_SEQS * SEQ_BLOCKS,
                                     BLOCK, PROMPT, MAX_SEQS, err);
@@ -172,9 +174,9 @@ bench_load(bench_t *b, const char *dir, vlm_error_t *err)
         b->ids[i] = i * 31 % 256;
     }
 
-    for (i = 0; i < MAX_SEQS; i++) {
+    for (i = 0; i < MAX_SEQS; i += PROMPT / CONTEXT) {
 
-        if (step(b, i, 1, PROMPT, 0, err) == VLM_ERROR) {
+        if (step(b, i, PROMPT / CONTEXT, CONTEXT, 0, err) == VLM_ERROR) {
             return VLM_ERROR;
         }
     }
@@ -301,7 +303,7 @@ bench_decode(bench_t *b, int32_t nseqs, vlm_error_t *err)
     do {
         start = bench_now();
 
-        if (step(b, 0, nseqs, 1, PROMPT, err) == VLM_ERROR) {
+        if (step(b, 0, nseqs, 1, CONTEXT, err) == VLM_ERROR) {
             return VLM_ERROR;
         }
 
@@ -313,7 +315,7 @@ bench_decode(bench_t *b, int32_t nseqs, vlm_error_t *err)
     snprintf(name, sizeof(name), "decode %d, %.1f tokens/s", nseqs,
              nseqs / best);
     report(b, name, best,
-           2 * (decoder_macs(b, nseqs, PROMPT)
+           2 * (decoder_macs(b, nseqs, CONTEXT)
                 + (double) nseqs * b->info->vocab * b->info->hidden),
            decoder_bytes(b, nseqs));
 
@@ -390,7 +392,7 @@ decoder_bytes(const bench_t *b, int64_t nseqs)
 {
     double  cache;
 
-    cache = 2.0 * b->info->kv_heads * b->info->head_dim * PROMPT
+    cache = 2.0 * b->info->kv_heads * b->info->head_dim * CONTEXT
             * b->info->layers * sizeof(float);
 
     return (double) (b->info->weight_bytes - b->info->vision_bytes)
