@@ -217,9 +217,10 @@ find(vlm_multipart_t *mp, const uint8_t **pos, const uint8_t *last, int eof)
     }
 
     rc = FOUND_MORE;
-    mp->data = *pos;
+    q = *pos;
+    mp->data = q;
 
-    for (p = *pos; p < last; p = q) {
+    for (p = q; p < last; p = q) {
 
         p = memchr(p, '\r', last - p);
 
