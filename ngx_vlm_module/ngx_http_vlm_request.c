@@ -307,11 +307,7 @@ ngx_http_vlm_read_body(ngx_http_vlm_ctx_t *ctx)
 static ngx_int_t
 ngx_http_vlm_wait(ngx_http_vlm_ctx_t *ctx)
 {
-    ngx_http_request_t  *r;
-
-    r = ctx->request;
-
-    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, ctx->request->connection->log, 0,
                    "vlm wait for engine \"%V\"", &ctx->engine->name);
 
     ngx_queue_insert_tail(&ctx->engine->waiting, &ctx->queue);
