@@ -118,7 +118,7 @@ random_matrix(vlm_dtype_t dtype, int64_t count, float scale)
     uint16_t   h;
 
     size = vlm_dtype_size(dtype);
-    data = make(count * size + 1) ;
+    data = make(count * size + 1);
 
     for (i = 0; i < count; i++) {
         f = tap_uniform(&seed) * scale;
@@ -507,6 +507,127 @@ check_case(const case_t *c)
 }
 
 
+/* rows of an embedding are exact; an id that it has not is refused */
+
+static void
+check_embed(vlm_dtype_t dtype)
+{
+    int                 i, j, bad;
+    char                err[256], *data;
+    float               y[5][70];
+    int32_t             ids[5] = { 0, 99, 31, 32, 16 };
+    vlm_step_t          step;
+    vlm_queue_t        *q;
+    vlm_weight_t        w;
+    vlm_device_t       *dev;
+    vlm_tensor_t        t;
+    const vlm_ops_t    *ops;
+    vlm_host_matrix_t   m;
+
+    data = random_matrix(dtype, 100 * 70, 1);
+
+    memset(&m, 0, sizeof(vlm_host_matrix_t));
+    m.data = data + 1;
+    m.dtype = dtype;
+    m.rows = 100;
+    m.cols = 70;
+
+    memset(&step, 0, sizeof(vlm_step_t));
+    step.host.nrows = 5;
+    step.host.ids = ids;
+
+    memset(&t, 0, sizeof(vlm_tensor_t));
+    t.data = y;
+    t.dtype = VLM_F32;
+    t.rows = 5;
+    t.cols = 70;
+    t.stride = 70;
+
+    dev = vlm_cpu_device_isa(VLM_CPU_SCALAR, 2, &ops, err, sizeof(err));
+    q = ops->queue_create(dev, 0);
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, &m, NULL, 1, err,
+                              sizeof(err)), 0, "embedding of type %d", dtype);
+
+    ops->embed(q, &t, &w, &step);
+    tap_is(ops->sync(q, err, sizeof(err)), 0, "rows of it");
+
+    bad = 0;
+
+    for (i = 0; i < 5; i++) {
+
+        for (j = 0; j < 70; j++) {
+            bad += y[i][j] != element(&m, ids[i] * 70 + j);
+        }
+    }
+
+    tap_is(bad, 0, "are exact");
+
+    ids[3] = 100;
+    ops->embed(q, &t, &w, &step);
+    tap_is(ops->sync(q, err, sizeof(err)), -1, "an id too large");
+    tap_str(err, "embed: id 100 of row 3, the embedding has 100 rows",
+            "says so");
+
+    ids[3] = -1;
+    ops->embed(q, &t, &w, &step);
+    tap_is(ops->sync(q, err, sizeof(err)), -1, "a negative one");
+
+    t.cols = 69;
+    ops->linear(q, &t, &t, &w, VLM_ACT_NONE, NULL);
+    tap_is(ops->sync(q, err, sizeof(err)), -1, "shapes that differ");
+    tap_str(err, "linear: [5, 69] by weight [100, 70] to [5, 69]", "says so");
+
+    ops->weight_destroy(&w);
+    ops->queue_destroy(q);
+    vlm_cpu_device_destroy(dev);
+    free(data);
+}
+
+
+static void
+check_refused(void)
+{
+    char                err[256];
+    uint16_t            data[64] = { 0 };
+    vlm_device_t       *dev;
+    vlm_weight_t        w;
+    const vlm_ops_t    *ops;
+    vlm_host_matrix_t   parts[2];
+
+    dev = vlm_cpu_device_isa(VLM_CPU_SCALAR, 1, &ops, err, sizeof(err));
+
+    parts[0].data = data;
+    parts[0].dtype = VLM_BF16;
+    parts[0].rows = 8;
+    parts[0].cols = 4;
+    parts[1] = parts[0];
+    parts[1].rows = 7;
+
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_GATED, parts, NULL, 2, err,
+                              sizeof(err)), -1, "refused: %s", "gate, up");
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_GATED, parts, NULL, 1, err,
+                              sizeof(err)), -1, "refused: one part");
+
+    parts[1].cols = 5;
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, parts, NULL, 2, err,
+                              sizeof(err)), -1, "refused: columns");
+    tap_str(err, "part 1 of a weight has 5 columns of type 1, part 0 has 4 of "
+            "type 1", "says so");
+
+    parts[1] = parts[0];
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, parts, parts, 2, err,
+                              sizeof(err)), -1, "refused: %s", "a bias");
+    tap_str(err, "bias 0 of a weight: 8 x 4 of type 1 for 8 outputs",
+            "says so");
+
+    parts[0].rows = 0;
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, parts, NULL, 1, err,
+                              sizeof(err)), -1, "refused: no rows");
+
+    vlm_cpu_device_destroy(dev);
+}
+
+
 int
 main(void)
 {
@@ -515,6 +636,11 @@ main(void)
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         check_case(&cases[i]);
     }
+
+    check_embed(VLM_F32);
+    check_embed(VLM_BF16);
+    check_embed(VLM_F16);
+    check_refused();
 
     return tap_done();
 }
