@@ -10,7 +10,11 @@
 #define ACT_THREADS   256
 
 /* intermediate results of one launch: rows are taken in pieces of about it */
+#ifdef VLM_EMU
+#define WORK_BYTES    ((int64_t) 1 << 20)
+#else
 #define WORK_BYTES    ((int64_t) 64 << 20)
+#endif
 
 
 VLM_CUDA_BEGIN

@@ -242,7 +242,7 @@ test_large(rigs_t *rigs)
     uint64_t   seed = 2;
 
     static const case_t  c = {
-        1300, 26000, 2, VLM_WEIGHT_GATED, VLM_ACT_SILU, 0, 0, 0, VLM_BF16
+        700, 1040, 8, VLM_WEIGHT_GATED, VLM_ACT_SILU, 0, 0, 0, VLM_BF16
     };
 
     make_data(&d, &c, &seed);
