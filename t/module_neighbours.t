@@ -199,4 +199,27 @@ for my $case (@urls) {
     like($got, qr/"code":"payload_too_large"/, "$name: too large");
 }
 
+# many streams on one connection: all are served, and cancelled together
+
+my @many = ('curl', '-sNZ', '--parallel-max', 20, '--http2-prior-knowledge',
+            '-o', "$t->{dir}/many_#1", "http://127.0.0.1:$h2/v?[1-20]", '-F');
+
+$pid = spawn("$t->{dir}/curl.err", @many, 'prompt=!slow 20 5');
+is(reap($pid, 30), 0, 'twenty streams on a connection');
+
+my @files = map { VLM::Test::slurp("$t->{dir}/many_$_") } 1 .. 20;
+is(scalar(grep { /t19.*data: \[DONE\]\n\n\z/s } @files), 20, 'all whole');
+
+$cancels = $engine->lines(qr/^cancel/);
+unlink(glob("$t->{dir}/many_*"));
+$pid = spawn("$t->{dir}/curl.err", @many, 'prompt=!slow 1000 20');
+ok(wait_for(sub {
+       20 == grep { VLM::Test::slurp("$t->{dir}/many_$_") =~ /t1/ } 1 .. 20
+   }), 'twenty streams at once');
+kill('KILL', $pid);
+reap($pid, 5);
+ok($engine->wait_lines(qr/^cancel/, $cancels + 20), 'all cancelled');
+is($t->post('/v', [ prompt => 'x' ], @text)->{body}, $answer,
+   'a good request afterwards');
+
 $t->done();
