@@ -23,11 +23,11 @@ typedef struct {
         vlm_event_error_t       error;
     } u;
 
-    /*
-     * the bytes behind the body: u.text.length of text followed by
-     * u.text.nlogprobs; u.error.length
-     */
+    /* behind the body: u.text.length or u.error.length bytes */
     const char                 *text;
+
+    /* behind the text: u.text.nlogprobs bytes, see vlm_logprob.h */
+    const char                 *logprobs;
 
     /* where a reader puts them; a writer leaves it alone */
     char                        buf[VLM_MAX_EVENT_FRAME];

@@ -247,22 +247,24 @@ vlm_peer_send(vlm_peer_t *p, const vlm_event_t *event)
 {
     int                  body;
     uint32_t             ring;
-    uint64_t             used, text, size, pos;
+    uint64_t             used, text, logprobs, size, pos;
     vlm_event_header_t   h;
 
     body = vlm_ring_event_body(event->type);
-    text = vlm_ring_event_text(event);
-    size = vlm_ring_align(sizeof(vlm_event_header_t) + body + text, 8);
+    vlm_ring_event_extra(event, &text, &logprobs);
 
-    if (body == -1 || size > VLM_MAX_EVENT_FRAME
-        || (event->type == VLM_EVENT_TEXT
-            && event->u.text.length > VLM_MAX_EVENT_TEXT)
-        || (event->type == VLM_EVENT_ERROR && text > VLM_MAX_EVENT_TEXT))
+    if (body == -1 || text > VLM_MAX_EVENT_TEXT
+        || logprobs > VLM_MAX_EVENT_LOGPROBS)
     {
         return vlm_peer_fail(p, VLM_CHANNEL_ERROR, EINVAL,
-                             "event of type %u with %llu bytes of text",
-                             event->type, (unsigned long long) text);
+                             "event of type %u with %llu bytes of text and "
+                             "%llu of log probabilities", event->type,
+                             (unsigned long long) text,
+                             (unsigned long long) logprobs);
     }
+
+    size = vlm_ring_align(sizeof(vlm_event_header_t) + body + text + logprobs,
+                          8);
 
     if (peer_used(p, &used) != VLM_CHANNEL_OK) {
         return VLM_CHANNEL_ERROR;
@@ -289,6 +291,9 @@ vlm_peer_send(vlm_peer_t *p, const vlm_event_t *event)
     pos += (uint64_t) body;
 
     vlm_ring_put(p->events, ring, pos, event->text, (size_t) text);
+    pos += text;
+
+    vlm_ring_put(p->events, ring, pos, event->logprobs, (size_t) logprobs);
 
     p->event_tail += size;
     vlm_ring_store(&p->header->event_tail, p->event_tail);

@@ -99,11 +99,11 @@ const uint8_t *vlm_peer_arena(const vlm_peer_t *p, uint64_t offset,
 
 /*
  * Writes one event (event->text: u.text.length or u.error.length bytes, at
- * most VLM_MAX_EVENT_TEXT; log probabilities of u.text.nlogprobs bytes follow
- * them).  AGAIN: the ring has no room; keep the event and try later: the
- * worker does not tell when it made room.  ERROR: the event is impossible or
- * the ring is damaged.  Does not ring: call vlm_peer_ring() once after a
- * batch.
+ * most VLM_MAX_EVENT_TEXT; event->logprobs: u.text.nlogprobs bytes, at most
+ * VLM_MAX_EVENT_LOGPROBS).  AGAIN: the ring has no room; keep the event and
+ * try later: the worker does not tell when it made room.  ERROR: the event is
+ * impossible or the ring is damaged.  Does not ring: call vlm_peer_ring() once
+ * after a batch.
  */
 int vlm_peer_send(vlm_peer_t *p, const vlm_event_t *event);
 

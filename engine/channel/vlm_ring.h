@@ -138,21 +138,26 @@ vlm_ring_event_body(uint16_t type)
 }
 
 
-/* bytes behind the body; more than any frame holds if that is nonsense */
+/* bytes behind the body: of text, then of log probabilities */
 
-static inline uint64_t
-vlm_ring_event_text(const vlm_event_t *event)
+static inline void
+vlm_ring_event_extra(const vlm_event_t *event, uint64_t *text,
+    uint64_t *logprobs)
 {
+    *text = 0;
+    *logprobs = 0;
+
     switch (event->type) {
 
     case VLM_EVENT_TEXT:
-        return (uint64_t) event->u.text.length + event->u.text.nlogprobs;
+        *text = event->u.text.length;
+        *logprobs = event->u.text.nlogprobs;
+        break;
 
     case VLM_EVENT_ERROR:
-        return event->u.error.length;
+        *text = event->u.error.length;
+        break;
     }
-
-    return 0;
 }
 
 

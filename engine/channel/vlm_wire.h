@@ -24,7 +24,7 @@
 
 
 #define VLM_MAGIC               0x314d4c56u         /* "VLM1" */
-#define VLM_ABI                 1
+#define VLM_ABI                 2
 
 #define VLM_CACHE_LINE          64
 
@@ -39,8 +39,11 @@
 
 #define VLM_MIN_EVENT_RING      65536
 #define VLM_MAX_EVENT_RING      (16u << 20)
-#define VLM_MAX_EVENT_FRAME     8192    /* header, body and text */
+#define VLM_MAX_EVENT_FRAME     16384   /* header, body and what follows */
 #define VLM_MAX_EVENT_TEXT      4096    /* of one text or error event */
+#define VLM_MAX_EVENT_LOGPROBS  8192    /* bytes of one text event */
+#define VLM_MAX_TOKEN_BYTES     256     /* of one token in there */
+#define VLM_MIN_LOGPROB         (-9999.0f)
 #define VLM_MAX_SUBMISSIONS     65536   /* entries of the submission ring */
 #define VLM_MAX_REQUESTS        65536   /* slots of one worker */
 
@@ -207,8 +210,8 @@ typedef struct {
 /*
  * Text is whole UTF-8 characters of one choice; ntokens tells how many newly
  * generated tokens it stands for (0 is possible: text held back earlier).
- * Log probabilities, where asked for, are ntokens entries of
- * vlm_event_logprob_t behind the text (each with its tokens' bytes).
+ * Log probabilities, where asked for, are ntokens entries behind the text,
+ * see vlm_logprob.h.
  */
 
 typedef struct {
@@ -217,6 +220,13 @@ typedef struct {
     uint32_t            nlogprobs;          /* bytes of logprob data behind */
     uint32_t            reserved;
 } vlm_event_text_t;
+
+typedef struct {
+    float               logprob;            /* VLM_MIN_LOGPROB to 0 */
+    uint16_t            length;             /* bytes of the token behind this */
+    uint16_t            ntop;               /* alternatives behind them; of an
+                                               alternative 0 */
+} vlm_event_logprob_t;
 
 #define VLM_FINISH_STOP         1       /* end token or stop string */
 #define VLM_FINISH_LENGTH       2       /* max_tokens or the context's end */

@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <sys/un.h>
 
+#include "vlm_logprob.h"
 #include "vlm_memfd.h"
 #include "vlm_record.h"
 #include "vlm_ring.h"
@@ -631,7 +632,7 @@ static int
 worker_parse(vlm_worker_t *w, const vlm_event_header_t *h, vlm_event_t *event)
 {
     int       body;
-    uint64_t  size;
+    uint64_t  text, logprobs, size;
 
     body = vlm_ring_event_body(h->type);
 
@@ -654,14 +655,18 @@ worker_parse(vlm_worker_t *w, const vlm_event_header_t *h, vlm_event_t *event)
 
     memcpy(&event->u, event->buf, body);
 
-    size = vlm_ring_align(sizeof(vlm_event_header_t) + body
-                          + vlm_ring_event_text(event), 8);
+    vlm_ring_event_extra(event, &text, &logprobs);
+
+    size = vlm_ring_align(sizeof(vlm_event_header_t) + body + text + logprobs,
+                          8);
 
     if (h->size != size) {
         return worker_fail(w, VLM_CHANNEL_ERROR, EPROTO,
                            "event of type %u and %llu bytes in a frame of %u",
                            h->type, (unsigned long long) size, h->size);
     }
+
+    event->logprobs = event->text + text;
 
     if (h->slot >= w->conf.max_requests || h->generation == 0) {
         return worker_fail(w, VLM_CHANNEL_ERROR, EPROTO,
@@ -700,6 +705,19 @@ worker_check_event(vlm_worker_t *w, const vlm_event_t *event)
 
         if (n > VLM_MAX_EVENT_TEXT) {
             goto bad;
+        }
+
+        n = event->u.text.nlogprobs;
+
+        if (n != 0
+            && (n > VLM_MAX_EVENT_LOGPROBS
+                || vlm_logprobs_count(event->logprobs, n)
+                   != (int64_t) event->u.text.ntokens))
+        {
+            return worker_fail(w, VLM_CHANNEL_ERROR, EPROTO,
+                               "event of %u tokens with malformed log "
+                               "probabilities of %u bytes",
+                               event->u.text.ntokens, n);
         }
 
         break;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/channel/vlm_logprob.h"
 #include "engine/channel/vlm_peer.h"
 #include "engine/channel/vlm_record.h"
 #include "engine/channel/vlm_worker.h"
@@ -83,8 +84,10 @@ setup(uint64_t start)
 static void
 put_event(const uint8_t **data, size_t *size)
 {
-    vlm_event_t   e;
-    static char   text[VLM_MAX_EVENT_TEXT];
+    uint32_t        i;
+    vlm_event_t     e;
+    vlm_logprobs_t  entry;
+    static char     text[VLM_MAX_EVENT_TEXT], logprobs[512];
 
     memset(&e, 0, offsetof(vlm_event_t, buf));
     e.type = (uint16_t) (take(data, size, 1) % 9);
@@ -96,6 +99,20 @@ put_event(const uint8_t **data, size_t *size)
 
     case VLM_EVENT_TEXT:
         e.u.text.length = take(data, size, 2) % (VLM_MAX_EVENT_TEXT + 1);
+        e.u.text.ntokens = take(data, size, 1) % 4;
+        e.logprobs = logprobs;
+
+        memset(&entry, 0, sizeof(vlm_logprobs_t));
+        entry.token.bytes = text;
+        entry.token.length = e.u.text.ntokens;
+        entry.ntop = take(data, size, 1) % 4;
+
+        for (i = 0; i < e.u.text.ntokens; i++) {
+            e.u.text.nlogprobs = (uint32_t)
+                vlm_logprobs_append(logprobs, sizeof(logprobs),
+                                    e.u.text.nlogprobs, &entry);
+        }
+
         break;
 
     case VLM_EVENT_ERROR:
@@ -158,6 +175,15 @@ check(const vlm_event_t *e)
 
     case VLM_EVENT_TEXT:
         len = e->u.text.length + e->u.text.nlogprobs;
+
+        if (e->u.text.nlogprobs != 0
+            && (e->logprobs != e->text + e->u.text.length
+                || vlm_logprobs_count(e->logprobs, e->u.text.nlogprobs)
+                   != (int) e->u.text.ntokens))
+        {
+            abort();
+        }
+
         break;
 
     case VLM_EVENT_ERROR:

@@ -71,8 +71,8 @@ test_frames(void)
             "event frame of 36 bytes, 1024 are in the ring");
     refused(VLM_EVENT_TEXT, text, f.h.size = 1032,
             "event frame of 1032 bytes, 1024 are in the ring");
-    refused(VLM_EVENT_TEXT, text, f.h.size = 8200,
-            "event frame of 8200 bytes, 1024 are in the ring");
+    refused(VLM_EVENT_TEXT, text, f.h.size = 16392,
+            "event frame of 16392 bytes, 1024 are in the ring");
     refused(VLM_EVENT_TEXT, text, f.h.size = 0xfffffff8u,
             "event frame of 4294967288 bytes, 1024 are in the ring");
 

@@ -264,7 +264,7 @@ test_pieces(void)
     /* another version is told apart by its first 12 bytes */
 
     good_hello();
-    hello.abi = 2;
+    hello.abi = VLM_ABI + 1;
     fd = client();
     vlm_peer_accept(&pair.p, pair.listen_fd);
     send_hello(fd, 0, 12, 1);

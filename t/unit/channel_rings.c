@@ -193,12 +193,14 @@ test_every_event(pair_t *pair)
     tap_ok(got.text >= got.buf && got.text < got.buf + sizeof(got.buf),
            "text lies in the event");
 
-    text_event(&e, 5, "ablogprobs", 2);
+    text_event(&e, 5, "ab", 2);
+    e.u.text.ntokens = 1;
     e.u.text.nlogprobs = 8;
+    e.logprobs = "\0\0\0\0\0\0\0\0";
     tap_is(vlm_peer_send(&pair->p, &e), VLM_CHANNEL_OK, "send logprobs");
     tap_is(vlm_worker_next(&pair->w, &got), VLM_CHANNEL_OK, "next");
     tap_ok(got.u.text.length == 2 && got.u.text.nlogprobs == 8
-           && memcmp(got.text, "ablogprobs", 10) == 0, "logprobs");
+           && memcmp(got.text, "ab\0\0\0\0\0\0\0\0", 10) == 0, "logprobs");
 
     e.type = VLM_EVENT_FINISH;
     e.choice = 63;
@@ -365,8 +367,8 @@ test_refused_events(pair_t *pair)
 
     text_event(&e, 1, text, VLM_MAX_EVENT_TEXT + 1);
     tap_is(vlm_peer_send(&pair->p, &e), VLM_CHANNEL_ERROR, "text too long");
-    tap_str(pair->p.why, "event of type 3 with 4097 bytes of text: "
-            "Invalid argument", "why");
+    tap_str(pair->p.why, "event of type 3 with 4097 bytes of text and 0 of "
+            "log probabilities: Invalid argument", "why");
 
     text_event(&e, 1, text, UINT32_MAX);
     tap_is(vlm_peer_send(&pair->p, &e), VLM_CHANNEL_ERROR, "overflow");
