@@ -69,6 +69,7 @@ struct vlm_device_s {
     int                           low_priority;
     int                           high_priority;
     int                           multiprocessors;
+    int                           lost;             /* an error that stays */
 
     vlm_cuda_ns::gemm_library_s  *gemm;
 

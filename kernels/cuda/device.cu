@@ -274,6 +274,13 @@ vlm_cuda_memory(vlm_device_t *dev, size_t *left, size_t *total)
     return cudaMemGetInfo(left, total) == cudaSuccess ? 0 : -1;
 }
 
+
+int
+vlm_cuda_lost(const vlm_device_t *dev)
+{
+    return dev->lost;
+}
+
 #endif
 
 

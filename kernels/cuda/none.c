@@ -34,3 +34,10 @@ vlm_cuda_memory(vlm_device_t *dev, size_t *left, size_t *total)
 {
     return -1;
 }
+
+
+int
+vlm_cuda_lost(const vlm_device_t *dev)
+{
+    return 0;
+}

@@ -114,6 +114,14 @@ vlm_cuda_check(vlm_queue_t *q, cudaError_t rc, const char *op)
 
     vlm_cuda_fail(q, "%s: %s", op, cudaGetErrorString(rc));
 
+    /* what is still there after it was asked for stays for good */
+
+    (void) cudaGetLastError();
+
+    if (cudaDeviceSynchronize() != cudaSuccess) {
+        q->dev->lost = 1;
+    }
+
     return -1;
 }
 

@@ -38,6 +38,9 @@ void vlm_cuda_device_destroy(vlm_device_t *dev);
 /* device memory that is left, and all of it; 0 or -1 */
 int vlm_cuda_memory(vlm_device_t *dev, size_t *left, size_t *total);
 
+/* 1: an error that stays; nothing works any more in this process */
+int vlm_cuda_lost(const vlm_device_t *dev);
+
 
 vlm_device_t *vlm_emu_device(const vlm_cuda_options_t *opt,
     const vlm_ops_t **ops, char *err, size_t errlen);
