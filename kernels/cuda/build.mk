@@ -59,7 +59,8 @@ NVCC_FLAGS = -std=c++14 -O3 -D_GNU_SOURCE -I. $(cuda_gencode) --threads 2 \
 
 cuda_obj := $(patsubst %.cu,build-cuda/%.o,$(cuda_cu))
 
-LIBS += $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a \
+LIBS += -Wl,-rpath,'$$ORIGIN' $(firstword $(wildcard \
+    $(CUDA_HOME)/lib64/libcudart_static.a \
     $(CUDA_HOME)/lib/libcudart_static.a \
     $(CUDA_HOME)/targets/x86_64-linux/lib/libcudart_static.a)) -ldl -lrt
 

@@ -5,7 +5,11 @@
 
 
 /* half of the pinned memory that weights are uploaded through */
+#ifdef VLM_EMU
+#define STAGING  ((size_t) 64 << 10)
+#else
 #define STAGING  ((size_t) 16 << 20)
+#endif
 
 
 VLM_CUDA_BEGIN

@@ -10,7 +10,11 @@
 
 
 /* grows with the largest piece */
+#ifdef VLM_EMU
+#define RING_SIZE   ((size_t) 4 * 1024)
+#else
 #define RING_SIZE   ((size_t) 256 * 1024)
+#endif
 
 /* downloads up to this size go through the ring */
 #define SMALL       ((size_t) 32 * 1024)
