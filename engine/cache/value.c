@@ -338,25 +338,26 @@ vlm_value_embedding(const vlm_value_t *v, const vlm_cache_key_t *key,
 }
 
 
-/* no exponent of ones */
+/* no exponent of ones; a scale leaves room for a factor of 128 */
 
 static int
 all_finite(const vlm_section_t *s)
 {
     size_t           i, n;
-    uint32_t         bad;
+    uint32_t         bad, mask, limit;
     const uint16_t  *half;
     const uint32_t  *word;
-    uint32_t         mask;
 
     n = (size_t) s->rows * s->cols;
     bad = 0;
 
     if (s->dtype == VLM_F32) {
         word = s->data;
+        limit = strcmp(s->name, VLM_SECTION_SCALES) == 0 ? 0x7b000000
+                                                         : 0x7f800000;
 
         for (i = 0; i < n; i++) {
-            bad |= ((word[i] & 0x7f800000) == 0x7f800000);
+            bad |= ((word[i] & 0x7f800000) >= limit);
         }
 
     } else {
