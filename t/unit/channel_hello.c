@@ -356,7 +356,7 @@ test_worker_refuses(void)
     w.abi++;
     tap_is(welcome(&w, sizeof(w)), VLM_CHANNEL_ERROR, "%s", pair.w.why);
     tap_ok(strstr(pair.w.why, "another version") != NULL
-           && strstr(pair.w.why, "ABI 2") != NULL, "it says so");
+           && strstr(pair.w.why, "ABI 3") != NULL, "it says so");
 
     w = good;
     w.welcome_size = 0;
