@@ -7,9 +7,12 @@
 #include <string.h>
 
 #include "vlm_form.h"
+#include "vlm_number.h"
 
 
-#define DIGITS          "0123456789"
+/* a field that is read here as it arrives */
+
+#define FIELD_BIAS      4
 
 /* f->held: what waits behind a BEGIN */
 
@@ -43,19 +46,24 @@ static int check_text(vlm_form_t *f);
 static int form_end(vlm_form_t *f);
 static int release_held(vlm_form_t *f, const uint8_t **pos);
 static int set_number(vlm_form_t *f, const vlm_form_field_t *field);
+static int set_integer(vlm_form_t *f, const vlm_form_field_t *field);
 static int set_max_tokens(vlm_form_t *f, const vlm_form_field_t *field);
 static int set_top_k(vlm_form_t *f, const vlm_form_field_t *field);
 static int set_seed(vlm_form_t *f, const vlm_form_field_t *field);
 static int set_model(vlm_form_t *f, const vlm_form_field_t *field);
 static int set_stop(vlm_form_t *f, const vlm_form_field_t *field);
 static int set_stream(vlm_form_t *f, const vlm_form_field_t *field);
+static int set_logprobs(vlm_form_t *f, const vlm_form_field_t *field);
 static int set_detail(vlm_form_t *f, const vlm_form_field_t *field);
-static int is_number(const vlm_form_t *f, int integer);
 static int is_word(const vlm_form_t *f, const char *word);
+static int is_flag(const vlm_form_t *f, unsigned *flag);
 static int bad_value(vlm_form_t *f, const vlm_form_field_t *field);
 static int fail(vlm_form_t *f, unsigned status, const char *code,
     const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
+
+#define VALUE(n)        #n
+#define TEXT(n)         VALUE(n)
 
 #define SAMPLING(bit, member)                                                 \
     VLM_SET_ ## bit, offsetof(vlm_sampling_t, member)
@@ -80,7 +88,22 @@ static const vlm_form_field_t  fields[] = {
     { "top_k", 0, 0, set_top_k, SAMPLING(TOP_K, top_k),
       "an integer from 0 to 2147483647", 0, 0 },
     { "seed", 0, 0, set_seed, SAMPLING(SEED, seed),
-      "an integer of 64 bits", 0, 0 }
+      "an integer of 64 bits", 0, 0 },
+    { "presence_penalty", 0, 0, set_number, SAMPLING(PRESENCE, presence),
+      "a number from -2 to 2", -2, 2 },
+    { "frequency_penalty", 0, 0, set_number, SAMPLING(FREQUENCY, frequency),
+      "a number from -2 to 2", -2, 2 },
+    { "repetition_penalty", 0, 0, set_number,
+      SAMPLING(REPETITION, repetition), "a number above 0, at most 10",
+      FLT_TRUE_MIN, 10 },
+    { "n", 0, 0, set_integer, 0, offsetof(vlm_sampling_t, nchoices),
+      "an integer from 1 to " TEXT(VLM_MAX_CHOICES), 1, VLM_MAX_CHOICES },
+    { "logprobs", 0, 0, set_logprobs, 0, 0, "true or false", 0, 0 },
+    { "top_logprobs", 0, 0, set_integer, 0,
+      offsetof(vlm_sampling_t, top_logprobs),
+      "an integer from 0 to " TEXT(VLM_MAX_TOP_LOGPROBS), 0,
+      VLM_MAX_TOP_LOGPROBS },
+    { "logit_bias", FIELD_BIAS, 0, NULL, 0, 0, NULL, 0, 0 }
 };
 
 #define NFIELDS         (sizeof(fields) / sizeof(fields[0]))
@@ -214,6 +237,10 @@ part_data(vlm_form_t *f, const uint8_t **pos)
         return VLM_FORM_AGAIN;
     }
 
+    if (f->field == FIELD_BIAS) {
+        return VLM_FORM_AGAIN;
+    }
+
     if (!first) {
         return VLM_FORM_DATA;
     }
@@ -307,8 +334,9 @@ check_data(vlm_form_t *f)
 static int
 check_text(vlm_form_t *f)
 {
-    size_t    value_room;
-    uint64_t  room;
+    size_t       value_room;
+    uint64_t     room;
+    const char  *why;
 
     room = f->limits.max_text_size - f->text_size;
     value_room = (f->field == 0) ? VLM_FORM_VALUE - f->value_len : SIZE_MAX;
@@ -321,7 +349,13 @@ check_text(vlm_form_t *f)
         room = f->len;
     }
 
-    if (vlm_utf8_add(&f->utf8, f->data, room) != 0) {
+    if (f->field == FIELD_BIAS) {
+
+        if (vlm_bias_add(&f->logit_bias, f->data, room, &why) != 0) {
+            return fail(f, 400, "invalid_value", "logit_bias %s", why);
+        }
+
+    } else if (vlm_utf8_add(&f->utf8, f->data, room) != 0) {
         return fail(f, 400, "invalid_utf8", "%s is not valid UTF-8",
                     fields[f->index].name);
     }
@@ -346,6 +380,7 @@ check_text(vlm_form_t *f)
 static int
 part_end(vlm_form_t *f)
 {
+    const char              *why;
     const vlm_form_field_t  *field;
 
     if (f->index == UNKNOWN_FIELD) {
@@ -376,6 +411,15 @@ part_end(vlm_form_t *f)
         return field->set(f, field);
     }
 
+    if (f->field == FIELD_BIAS) {
+
+        if (vlm_bias_end(&f->logit_bias, &why) != 0) {
+            return fail(f, 400, "invalid_value", "logit_bias %s", why);
+        }
+
+        return VLM_FORM_AGAIN;
+    }
+
     return VLM_FORM_END;
 }
 
@@ -389,6 +433,13 @@ form_end(vlm_form_t *f)
                     "the form has neither an image nor a prompt");
     }
 
+    if (f->sampling.top_logprobs && !f->sampling.logprobs) {
+        f->index = UNKNOWN_FIELD;
+        vlm_fail(f->fail, 400, "invalid_value", "top_logprobs",
+                 "top_logprobs needs logprobs to be true");
+        return VLM_FORM_ERROR;
+    }
+
     return VLM_FORM_DONE;
 }
 
@@ -396,26 +447,34 @@ form_end(vlm_form_t *f)
 static int
 set_number(vlm_form_t *f, const vlm_form_field_t *field)
 {
-    char   *end;
-    float   v;
+    float  v;
 
-    if (!is_number(f, 0)) {
-        return bad_value(f, field);
-    }
-
-    v = strtof(f->value, &end);
-
-    /*
-     * What is beyond a float is infinite here, and out of every range.  All
-     * of the value is read unless a locale has another decimal point.
-     */
-
-    if (*end != '\0' || !(v >= field->low && v <= field->high)) {
+    if (vlm_number_float(f->value, f->value_len, field->low, field->high, &v)
+        != 0)
+    {
         return bad_value(f, field);
     }
 
     *(float *) ((char *) &f->sampling + field->offset) = v;
     f->sampling.set |= field->bit;
+
+    return VLM_FORM_AGAIN;
+}
+
+
+static int
+set_integer(vlm_form_t *f, const vlm_form_field_t *field)
+{
+    long long  n;
+
+    if (vlm_number_integer(f->value, f->value_len, (long long) field->low,
+                           (long long) field->high, &n)
+        != 0)
+    {
+        return bad_value(f, field);
+    }
+
+    *(uint32_t *) ((char *) &f->sampling + field->offset) = (uint32_t) n;
 
     return VLM_FORM_AGAIN;
 }
@@ -428,7 +487,7 @@ set_max_tokens(vlm_form_t *f, const vlm_form_field_t *field)
 {
     unsigned long long  n;
 
-    if (!is_number(f, 1) || f->value[0] == '-') {
+    if (!vlm_number_is(f->value, f->value_len, 1) || f->value[0] == '-') {
         return bad_value(f, field);
     }
 
@@ -452,13 +511,7 @@ set_top_k(vlm_form_t *f, const vlm_form_field_t *field)
 {
     long long  n;
 
-    if (!is_number(f, 1)) {
-        return bad_value(f, field);
-    }
-
-    n = strtoll(f->value, NULL, 10);
-
-    if (n < -1 || n > INT32_MAX) {
+    if (vlm_number_integer(f->value, f->value_len, -1, INT32_MAX, &n) != 0) {
         return bad_value(f, field);
     }
 
@@ -474,7 +527,7 @@ set_seed(vlm_form_t *f, const vlm_form_field_t *field)
 {
     uint64_t  n;
 
-    if (!is_number(f, 1)) {
+    if (!vlm_number_is(f->value, f->value_len, 1)) {
         return bad_value(f, field);
     }
 
@@ -530,15 +583,28 @@ set_stop(vlm_form_t *f, const vlm_form_field_t *field)
 static int
 set_stream(vlm_form_t *f, const vlm_form_field_t *field)
 {
-    if (is_word(f, "true") || is_word(f, "1")) {
-        f->stream = VLM_STREAM_TRUE;
+    unsigned  flag;
 
-    } else if (is_word(f, "false") || is_word(f, "0")) {
-        f->stream = VLM_STREAM_FALSE;
-
-    } else {
+    if (is_flag(f, &flag) != 0) {
         return bad_value(f, field);
     }
+
+    f->stream = flag ? VLM_STREAM_TRUE : VLM_STREAM_FALSE;
+
+    return VLM_FORM_AGAIN;
+}
+
+
+static int
+set_logprobs(vlm_form_t *f, const vlm_form_field_t *field)
+{
+    unsigned  flag;
+
+    if (is_flag(f, &flag) != 0) {
+        return bad_value(f, field);
+    }
+
+    f->sampling.logprobs = flag;
 
     return VLM_FORM_AGAIN;
 }
@@ -564,50 +630,20 @@ set_detail(vlm_form_t *f, const vlm_form_field_t *field)
 }
 
 
-/*
- * Whether the value is one whole number: strtof() and the like are more
- * liberal (white space, hexadecimal, infinity, trailing bytes).
- */
-
-static int
-is_number(const vlm_form_t *f, int integer)
-{
-    size_t       n;
-    const char  *p;
-
-    p = f->value;
-    p += (*p == '-');
-
-    n = strspn(p, DIGITS);
-    p += n;
-
-    if (!integer && *p == '.') {
-        p++;
-        n += strspn(p, DIGITS);
-        p += strspn(p, DIGITS);
-    }
-
-    if (n == 0) {
-        return 0;
-    }
-
-    if (!integer && (*p == 'e' || *p == 'E')) {
-        p++;
-        p += (*p == '-' || *p == '+');
-
-        n = strspn(p, DIGITS);
-        p += n;
-    }
-
-    return n != 0 && p == f->value + f->value_len;
-}
-
-
 static int
 is_word(const vlm_form_t *f, const char *word)
 {
     return f->value_len == strlen(word)
            && memcmp(f->value, word, f->value_len) == 0;
+}
+
+
+static int
+is_flag(const vlm_form_t *f, unsigned *flag)
+{
+    *flag = (is_word(f, "true") || is_word(f, "1"));
+
+    return (*flag || is_word(f, "false") || is_word(f, "0")) ? 0 : -1;
 }
 
 

@@ -4,7 +4,7 @@
  * sorted into pictures, texts and settings.  Small values are kept here;
  * bytes of pictures, of the prompt and of the system message are handed out
  * as they arrive, to be stored by the caller.  Nothing is allocated; the
- * struct is some 11 KB and holds no pointers into the caller's memory between
+ * struct is some 19 KB and holds no pointers into the caller's memory between
  * calls.
  *
  * The caller's loop:
@@ -33,6 +33,7 @@
 
 #include "engine/channel/vlm_record.h"
 
+#include "vlm_bias.h"
 #include "vlm_multipart.h"
 #include "vlm_utf8.h"
 
@@ -80,11 +81,12 @@ typedef struct {
     unsigned            stream;         /* VLM_STREAM_* */
     uint32_t            detail;         /* VLM_DETAIL_* */
     vlm_sampling_t      sampling;       /* max_tokens: not yet clamped; only
-                                           fields named in "set" count, and
-                                           nchoices is 1 */
+                                           fields named in "set" count, beside
+                                           nchoices and logprobs */
     vlm_str_t           model;          /* len 0: not given */
     vlm_str_t           stops[VLM_MAX_STOPS];   /* both point into *this */
     uint32_t            nstops;
+    vlm_bias_t          logit_bias;
 
     /* private */
     vlm_multipart_t     multipart;

@@ -52,6 +52,7 @@ LLVMFuzzerTestOneInput(const uint8_t *p, size_t size)
     check(memcmp(&whole.sampling, &half.sampling, sizeof(vlm_sampling_t))
           == 0);
     check(whole.npictures == half.npictures && whole.nstops == half.nstops);
+    check(whole.logit_bias.n == half.logit_bias.n);
 
     check_values(&whole);
 
@@ -103,6 +104,17 @@ check_values(const vlm_form_t *f)
 
     if (s->set & VLM_SET_MAX_TOKENS) {
         check(s->max_tokens >= 1);
+    }
+
+    check(s->nchoices >= 1 && s->nchoices <= VLM_MAX_CHOICES);
+    check(s->logprobs <= 1 && s->top_logprobs <= VLM_MAX_TOP_LOGPROBS);
+    check(s->logprobs || s->top_logprobs == 0);
+    check(f->logit_bias.n <= VLM_MAX_LOGIT_BIAS);
+
+    for (i = 0; i < f->logit_bias.n; i++) {
+        check(f->logit_bias.bias[i].id >= 0
+              && f->logit_bias.bias[i].bias >= -100
+              && f->logit_bias.bias[i].bias <= 100);
     }
 }
 

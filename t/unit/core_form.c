@@ -42,6 +42,7 @@ static void check_parts(void);
 static void check_limits(void);
 static void check_texts(void);
 static void check_scalars(void);
+static void check_choices(void);
 static void check_cuts(void);
 static void one(const char *name, const char *value, int good);
 
@@ -53,6 +54,7 @@ main(void)
     check_limits();
     check_texts();
     check_scalars();
+    check_choices();
     check_cuts();
 
     return tap_done();
@@ -528,6 +530,76 @@ check_scalars(void)
 }
 
 
+static void
+check_choices(void)
+{
+    static text_t    t;
+    vlm_sampling_t  *s;
+
+    s = &got.form.sampling;
+
+    one("n", "1", 1);
+    one("n", "64", 1);
+    tap_is(s->nchoices, 64, "n");
+    tap_is(s->set, 0, "it has no bit");
+    one("n", "0", 0);
+    one("n", "65", 0);
+    tap_str(got.form.fail->message, "n must be an integer from 1 to 64",
+            "its message");
+    one("n", "2.0", 0);
+    one("n", "-1", 0);
+
+    one("logprobs", "true", 1);
+    tap_ok(s->logprobs == 1 && s->top_logprobs == 0, "logprobs");
+    one("logprobs", "0", 1);
+    tap_is(s->logprobs, 0, "no logprobs");
+    one("logprobs", "5", 0);
+
+    one("top_logprobs", "0", 1);
+    one("top_logprobs", "1", 0);
+    tap_str(got.form.fail->message,
+            "top_logprobs needs logprobs to be true", "its message");
+    one("top_logprobs", "21", 0);
+
+    field(&t, "top_logprobs", "20");
+    field(&t, "prompt", "x");
+    field(&t, "logprobs", "1");
+    end(&t);
+    events_is(&t, "P{x}", "in any order");
+    tap_ok(s->logprobs == 1 && s->top_logprobs == 20, "both");
+
+    one("presence_penalty", "-2", 1);
+    tap_ok(s->presence == -2 && s->set == VLM_SET_PRESENCE, "presence");
+    one("presence_penalty", "2.01", 0);
+    one("frequency_penalty", "2", 1);
+    tap_ok(s->frequency == 2 && s->set == VLM_SET_FREQUENCY, "frequency");
+    one("frequency_penalty", "-2.01", 0);
+    one("repetition_penalty", "10", 1);
+    tap_ok(s->repetition == 10 && s->set == VLM_SET_REPETITION,
+           "repetition");
+    one("repetition_penalty", "0", 0);
+    one("repetition_penalty", "10.1", 0);
+
+    one("logit_bias", "{\"7\":-100,\"9\":.5}", 1);
+    tap_ok(got.form.logit_bias.n == 2 && got.form.logit_bias.bias[0].id == 7
+           && got.form.logit_bias.bias[1].bias == 0.5f, "logit_bias");
+    one("logit_bias", "{\"7\":-100", 0);
+    one("logit_bias", "{\"7\":\xff", 0);
+    tap_str(got.form.fail->message, "logit_bias must be a JSON object of "
+            "token ids and numbers from -100 to 100", "its message");
+
+    field(&t, "logit_bias", "{}");
+    field(&t, "logit_bias", "{}");
+    end(&t);
+    fails(&t, 400, "duplicate_field", "logit_bias", "two biases");
+
+    put(&t, "--B\r\nContent-Disposition: form-data; name=logit_bias\r\n\r\n"
+        "{%31s}\r\n", "");
+    end(&t);
+    fails(&t, 413, "payload_too_large", "logit_bias", "33 bytes of it");
+}
+
+
 /* every cut, with a value of each kind on both sides of it */
 
 static void
@@ -543,6 +615,7 @@ check_cuts(void)
     field(&t, "temperature", "0.75");
     file(&t, "image", "", "");
     field(&t, "stop", "\r\n--C");
+    field(&t, "logit_bias", "{\"12\":-3}");
     file(&t, "image", "c.jpg", "\r\n");
     end(&t);
 
@@ -559,6 +632,9 @@ check_cuts(void)
             || strcmp(got.log.buf, whole.log.buf) != 0
             || got.form.npictures != 2
             || got.form.sampling.temperature != 0.75f
+            || got.form.logit_bias.n != 1
+            || got.form.logit_bias.bias[0].id != 12
+            || got.form.logit_bias.bias[0].bias != -3
             || got.form.nstops != 1 || got.form.stops[0].len != 5
             || memcmp(got.form.stops[0].data, "\r\n--C", 5) != 0)
         {
