@@ -216,8 +216,10 @@ fill_table(vlm_device_t *dev)
     ops->norm = vlm_cuda_norm;
     ops->linear = vlm_cuda_linear;
     ops->rope_kv = vlm_cuda_rope_kv;
+    ops->attention = vlm_cuda_attention;
     ops->rope_table = vlm_cuda_rope_table;
     ops->vision_rope = vlm_cuda_vision_rope;
+    ops->vision_attention = vlm_cuda_vision_attention;
     ops->patchify = vlm_cuda_patchify;
 }
 
@@ -242,6 +244,13 @@ void
 vlm_emu_device_destroy(vlm_device_t *dev)
 {
     device_close(dev);
+}
+
+
+int
+vlm_emu_lost(const vlm_device_t *dev)
+{
+    return dev->lost;
 }
 
 #else

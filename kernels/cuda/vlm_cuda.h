@@ -45,6 +45,7 @@ int vlm_cuda_lost(const vlm_device_t *dev);
 vlm_device_t *vlm_emu_device(const vlm_cuda_options_t *opt,
     const vlm_ops_t **ops, char *err, size_t errlen);
 void vlm_emu_device_destroy(vlm_device_t *dev);
+int vlm_emu_lost(const vlm_device_t *dev);
 
 
 #ifdef __cplusplus

@@ -388,6 +388,51 @@ test_table(rigs_t *rigs)
 }
 
 
+static void
+split(void *arg)
+{
+    vlm_emu_barrier(vlm_emu_at.thread.x == 0 ? 1 : 2);
+}
+
+
+/* a fault in a kernel stays, whatever is asked for after it */
+
+static void
+test_lost(rig_t *rig)
+{
+    char              err[256];
+    float             x[64] = { 0 };
+    vlm_tensor_t      t;
+    vlm_emu_launch_t  l;
+
+    t = rig_act(rig, x, 1, 64);
+    rig_sync(rig);
+
+    memset(&l, 0, sizeof(l));
+    l.name = "split";
+    l.grid.x = l.grid.y = l.grid.z = 1;
+    l.block.x = 32;
+    l.block.y = l.block.z = 1;
+    l.run = split;
+
+    tap_is(vlm_emu_lost(rig->dev), 0, "the device works");
+
+    vlm_emu_run(&l);
+    rig->ops->upload(rig->q, t.data, x, sizeof(float));
+
+    tap_ok(rig->ops->sync(rig->q, err, sizeof(err)) == -1
+           && strstr(err, "kernel split, block 0, 0, 0: a barrier") != NULL,
+           "a fault is told: %s", err);
+    tap_is(vlm_emu_lost(rig->dev), 1, "the device is lost");
+
+    rig->ops->upload(rig->q, t.data, x, sizeof(float));
+    tap_is(rig->ops->sync(rig->q, err, sizeof(err)), -1, "it stays so");
+
+    vlm_emu_reset();
+    rig_free(rig, &t);
+}
+
+
 int
 main(void)
 {
@@ -405,6 +450,10 @@ main(void)
         if (seed == 0) {
             test_convert(&rigs);
             test_table(&rigs);
+        }
+
+        if (seed == 2) {
+            test_lost(&rigs.f32);
         }
 
         rigs_close(&rigs);
