@@ -132,13 +132,14 @@ vlm_redis_destroy(vlm_redis_t *r, uint64_t flush_us)
     pfd.events = POLLIN;
 
     for ( ;; ) {
+        vlm_redis_turn(r);
+
         now = vlm_now_us();
 
         if (now >= end || !redis_storing(r)) {
             break;
         }
 
-        vlm_redis_turn(r);
         (void) poll(&pfd, 1, (int) ((end - now) / 1000) + 1);
     }
 
