@@ -2,6 +2,7 @@
 # make test-bins        unit tests, the fake engine
 # make fuzz             libFuzzer targets (clang)
 # make bench            benchmarks
+# make install          engine, module, configuration, documentation
 #
 # SAN=1   AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
 # TSAN=1  ThreadSanitizer, in build-tsan/
@@ -185,10 +186,42 @@ $(B)/ngx_http_vlm_module.so: $(module_dep) tools/build-module
 	@mkdir -p $(B)
 	tools/build-module $(B)
 
+# DESTDIR is put before every path, PREFIX into the installed configuration;
+# NGINX_MODULES is where this machine's nginx looks for modules
+
+PREFIX   ?= /usr/local
+SBINDIR  ?= $(PREFIX)/sbin
+DATADIR  ?= $(PREFIX)/share/ngx_vlm
+DOCDIR   ?= $(PREFIX)/share/doc/ngx_vlm
+UNITDIR  ?= $(PREFIX)/lib/systemd/system
+USERSDIR ?= $(PREFIX)/lib/sysusers.d
+NGINX    ?= $(firstword $(wildcard /usr/sbin/nginx) nginx)
+NGINX_MODULES ?= $(or $(shell $(NGINX) -V 2>&1 | tr ' ' '\n' \
+    | sed -n 's/^--modules-path=//p'),/usr/lib/nginx/modules)
+
+DEMO := $(wildcard models/demo/*)
+
+install: engine module
+	install -d $(addprefix $(DESTDIR),$(SBINDIR) $(NGINX_MODULES) \
+	    $(DATADIR)/conf $(DATADIR)/models/demo $(DOCDIR) $(UNITDIR) \
+	    $(USERSDIR))
+	install -m 755 $(B)/vlm-engine $(DESTDIR)$(SBINDIR)
+	install -m 644 $(B)/ngx_http_vlm_module.so $(DESTDIR)$(NGINX_MODULES)
+	install -m 644 conf/index.html $(DESTDIR)$(DATADIR)
+	install -m 644 conf/*.conf conf/*.env $(DESTDIR)$(DATADIR)/conf
+	install -m 644 $(DEMO) $(DESTDIR)$(DATADIR)/models/demo
+	install -m 644 README.md LICENSE docs/*.md $(DESTDIR)$(DOCDIR)
+	install -m 644 conf/vlm-engine@.service $(DESTDIR)$(UNITDIR)
+	install -m 644 conf/vlm.sysusers $(DESTDIR)$(USERSDIR)/vlm.conf
+	sed -i -e 's|/usr/local/sbin|$(SBINDIR)|' \
+	    -e 's|/usr/local/share/ngx_vlm|$(DATADIR)|' \
+	    $(DESTDIR)$(UNITDIR)/vlm-engine@.service \
+	    $(DESTDIR)$(DATADIR)/conf/*
+
 clean:
 	rm -rf build build-*
 
-.PHONY: all engine module test-bins data fuzz bench clean
+.PHONY: all engine module test-bins data fuzz bench install clean
 .SECONDARY:
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
