@@ -35,6 +35,9 @@ void vlm_emu_seed(uint64_t seed);
 const char *vlm_emu_error(int rc);
 void vlm_emu_reset(void);
 
+/* calls for device and pinned memory so far */
+uint64_t vlm_emu_allocations(void);
+
 
 /* ---- fibers: fiber.c ---- */
 

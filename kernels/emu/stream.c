@@ -62,6 +62,7 @@ static int               nstreams;
 static uint64_t          random_state;
 static int               failed;                /* sticky, as on a device */
 static char              failure[256];
+static uint64_t          allocations;
 
 
 void
@@ -275,6 +276,10 @@ vlm_emu_malloc(void **p, size_t size)
 {
     int  rc;
 
+    pthread_mutex_lock(&lock);
+    allocations++;
+    pthread_mutex_unlock(&lock);
+
     rc = posix_memalign(p, 256, size);
 
     if (rc == 0) {
@@ -282,6 +287,19 @@ vlm_emu_malloc(void **p, size_t size)
     }
 
     return rc == 0 ? 0 : VLM_EMU_MEMORY;
+}
+
+
+uint64_t
+vlm_emu_allocations(void)
+{
+    uint64_t  n;
+
+    pthread_mutex_lock(&lock);
+    n = allocations;
+    pthread_mutex_unlock(&lock);
+
+    return n;
 }
 
 
