@@ -12,8 +12,7 @@
 
 typedef struct {
     vlm_req_t      *req;
-    vlm_buf_t       text;
-    uint32_t        finish;
+    vlm_mail_t      all;                /* with --json: what was said */
     int             result;
     int             json;
 } vlm_answer_t;
@@ -25,7 +24,10 @@ static int run_ready(vlm_engine_t *e, vlm_error_t *err);
 static int run_request(vlm_engine_t *e, vlm_options_t *o,
     vlm_local_request_t *local, vlm_error_t *err);
 static int run_mail(vlm_answer_t *a, vlm_mail_t *mail, vlm_error_t *err);
-static int run_json(const vlm_answer_t *a, int digest);
+static int run_json(const vlm_answer_t *a, const vlm_tokenizer_t *tok,
+    int digest);
+static int json_said(vlm_buf_t *out, const vlm_said_t *said,
+    const vlm_tokenizer_t *tok);
 
 
 int
@@ -183,7 +185,8 @@ run_request(vlm_engine_t *e, vlm_options_t *o, vlm_local_request_t *local,
     }
 
     if (rc == VLM_OK && a.json) {
-        rc = run_json(&a, o->server.engine.digest);
+        rc = run_json(&a, vlm_model_tokenizer(vlm_engine_model(e)),
+                      o->server.engine.digest);
 
         if (rc != VLM_OK) {
             vlm_fail(err, 500, NULL, "no memory for the answer");
@@ -197,7 +200,7 @@ run_request(vlm_engine_t *e, vlm_options_t *o, vlm_local_request_t *local,
         rc = vlm_fail(err, 500, NULL, "stdout: %s", strerror(errno));
     }
 
-    vlm_buf_free(&a.text);
+    vlm_mail_free(&a.all);
     vlm_req_free(a.req);
 
     return rc;
@@ -207,74 +210,70 @@ run_request(vlm_engine_t *e, vlm_options_t *o, vlm_local_request_t *local,
 static int
 run_mail(vlm_answer_t *a, vlm_mail_t *mail, vlm_error_t *err)
 {
-    int  rc;
+    int         rc;
+    vlm_buf_t  *text;
 
     rc = VLM_OK;
 
-    if (mail->text.len != 0 && a->json) {
-        if (vlm_buf_append(&a->text, mail->text.data, mail->text.len)
-            != VLM_OK)
-        {
+    if (a->json) {
+        if (vlm_mail_move(&a->all, mail) != VLM_OK) {
             rc = vlm_fail(err, 500, NULL, "no memory for the answer");
         }
 
-    } else if (mail->text.len != 0) {
-        if (fwrite(mail->text.data, 1, mail->text.len, stdout)
-            != mail->text.len
+    } else if (mail->nsaid != 0 && mail->said[0].text.len != 0) {
+        text = &mail->said[0].text;
+
+        if (fwrite(text->data, 1, text->len, stdout) != text->len
             || fflush(stdout) != 0)
         {
             rc = vlm_fail(err, 500, NULL, "stdout: %s", strerror(errno));
         }
     }
 
-    if (mail->flags & VLM_MAIL_FINISH) {
-        a->finish = mail->finish;
-    }
-
     if (mail->flags & VLM_MAIL_FINAL) {
         a->result = mail->result;
     }
 
-    vlm_buf_free(&mail->text);
+    vlm_mail_free(mail);
 
     return rc;
 }
 
 
 static int
-run_json(const vlm_answer_t *a, int digest)
+run_json(const vlm_answer_t *a, const vlm_tokenizer_t *tok, int digest)
 {
     size_t                   i;
     vlm_buf_t                out;
+    const vlm_ids_t         *ids;
     const vlm_event_done_t  *d;
 
     d = &a->req->done;
+    ids = &a->req->answer;
     memset(&out, 0, sizeof(out));
 
-    if (vlm_buf_append(&out, "{\"text\":", 8) != VLM_OK
-        || vlm_buf_json_string(&out, a->text.data, a->text.len) != VLM_OK)
+    if (a->all.nsaid == 0 || json_said(&out, &a->all.said[0], tok) != VLM_OK)
     {
         vlm_buf_free(&out);
         return VLM_ERROR;
     }
 
-    printf("%s,\"ids\":[", out.data);
+    printf("{%s,\"ids\":[", out.data);
     vlm_buf_free(&out);
 
-    for (i = 0; i < a->req->answer.len; i++) {
-        printf("%s%d", i != 0 ? "," : "", a->req->answer.data[i]);
+    for (i = 0; i < ids->len; i++) {
+        printf("%s%d", i != 0 ? "," : "", ids->data[i]);
     }
 
-    printf("],\"finish_reason\":\"%s\",\"usage\":{\"prompt_tokens\":%u,"
+    printf("],\"usage\":{\"prompt_tokens\":%u,"
            "\"completion_tokens\":%u,\"total_tokens\":%u,"
            "\"image_tokens\":%u,\"cached_tokens\":%u},\"times_us\":{"
-           "\"queue\":%u,\"decode\":%u,\"encode\":%u,\"prefill\":%u,"
-           "\"first_token\":%u,\"total\":%u}",
-           a->finish == VLM_FINISH_LENGTH ? "length" : "stop",
+           "\"queue\":%u,\"decode\":%u,\"cache\":%u,\"encode\":%u,"
+           "\"prefill\":%u,\"first_token\":%u,\"total\":%u}",
            d->prompt_tokens, d->completion_tokens,
            d->prompt_tokens + d->completion_tokens, d->image_tokens,
-           d->cached_tokens, d->queue_us, d->decode_us, d->encode_us,
-           d->prefill_us, d->first_token_us, d->total_us);
+           d->cached_tokens, d->queue_us, d->decode_us, d->cache_us,
+           d->encode_us, d->prefill_us, d->first_token_us, d->total_us);
 
     if (digest) {
         printf(",\"logits_sha256\":\"");
@@ -289,4 +288,88 @@ run_json(const vlm_answer_t *a, int digest)
     printf("}\n");
 
     return VLM_OK;
+}
+
+
+static int
+json_token(vlm_buf_t *out, const vlm_tokenizer_t *tok, int32_t id,
+    float logprob)
+{
+    int          special;
+    size_t       len;
+    const char  *bytes;
+
+    len = 0;
+    bytes = vlm_tokenizer_bytes(tok, id, &len, &special);
+
+    if (vlm_buf_printf(out, "{\"id\":%d,\"token\":", id) != VLM_OK
+        || vlm_buf_json_string(out, bytes != NULL ? bytes : "", len)
+           != VLM_OK)
+    {
+        return VLM_ERROR;
+    }
+
+    return vlm_buf_printf(out, ",\"logprob\":%.6f", (double) logprob);
+}
+
+
+/* tokens with their alternatives, if they were asked for */
+
+static int
+json_tokens(vlm_buf_t *out, const vlm_said_t *said,
+    const vlm_tokenizer_t *tok)
+{
+    int                   rc;
+    size_t                i;
+    int32_t               k;
+    const vlm_sampled_t  *t;
+
+    rc = vlm_buf_printf(out, ",\"logprobs\":[");
+
+    for (i = 0; i < said->nlisted && rc == VLM_OK; i++) {
+        t = &said->tokens[i].sampled;
+
+        if (vlm_buf_append(out, ",", i != 0) != VLM_OK
+            || json_token(out, tok, t->id, t->logprob) != VLM_OK
+            || vlm_buf_printf(out, ",\"top\":[") != VLM_OK)
+        {
+            return VLM_ERROR;
+        }
+
+        for (k = 0; k < t->ntop && rc == VLM_OK; k++) {
+
+            if (vlm_buf_append(out, ",", k != 0) != VLM_OK
+                || json_token(out, tok, t->top_id[k], t->top_logprob[k])
+                   != VLM_OK)
+            {
+                return VLM_ERROR;
+            }
+
+            rc = vlm_buf_append(out, "}", 1);
+        }
+
+        if (rc == VLM_OK) {
+            rc = vlm_buf_append(out, "]}", 2);
+        }
+    }
+
+    return rc == VLM_OK ? vlm_buf_append(out, "]", 1) : VLM_ERROR;
+}
+
+
+static int
+json_said(vlm_buf_t *out, const vlm_said_t *said,
+    const vlm_tokenizer_t *tok)
+{
+    if (vlm_buf_append(out, "\"text\":", 7) != VLM_OK
+        || vlm_buf_json_string(out, said->text.data, said->text.len)
+           != VLM_OK
+        || (said->nlisted != 0 && json_tokens(out, said, tok) != VLM_OK))
+    {
+        return VLM_ERROR;
+    }
+
+    return vlm_buf_printf(out, ",\"finish_reason\":\"%s\"",
+                          said->finish == VLM_FINISH_LENGTH ? "length"
+                                                            : "stop");
 }

@@ -57,6 +57,10 @@ static int set_only(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
 static int set_log(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
+static int set_logprobs(vlm_options_t *o, const vlm_option_t *opt,
+    const char *value, vlm_error_t *err);
+static int set_factor(vlm_options_t *o, const vlm_option_t *opt,
+    const char *value, vlm_error_t *err);
 static int set_image(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
 static int set_stop(vlm_options_t *o, const vlm_option_t *opt,
@@ -118,6 +122,9 @@ static const vlm_option_t  options[] = {
       VLM_SET_REPETITION, "1 is off" },
     { "seed", "N", R, set_u64, SAM(seed), 0, 1.9e19, VLM_SET_SEED,
       "the same one gives the same answer" },
+    { "logprobs", "N", R, set_logprobs, SAM(top_logprobs), 0,
+      VLM_MAX_TOP_LOGPROBS, 0,
+      "log probabilities of tokens and of N others, in JSON" },
     { "stop", "TEXT", R, set_stop, 0, 0, 0, 0,
       "ends the answer; repeatable" },
     { "detail", "auto|low|high", R|P, set_detail, OFF(detail), 0, 0, 0,
@@ -151,6 +158,8 @@ static const vlm_option_t  options[] = {
       "requests that run at once (16)" },
     { "max-num-batched-tokens", "N", S|R, set_int, ENG(max_rows), 1, 65536,
       0, "tokens of one step (256)" },
+    { "max-token-gap-factor", "G", S|R, set_factor, ENG(gap_factor), 1.01,
+      100, 0, "how much longer other work may make a step (1.5)" },
     { "max-queue", "N", S, set_int, ENG(max_queue), 1, 1e6, 0,
       "requests that wait (64)" },
     { "queue-timeout", "S", S, set_seconds, ENG(queue_timeout_ms), 0.001,
@@ -314,6 +323,24 @@ set_float(vlm_options_t *o, const vlm_option_t *opt, const char *value,
     o->sampling.set |= opt->bit;
 
     return VLM_OK;
+}
+
+
+static int
+set_factor(vlm_options_t *o, const vlm_option_t *opt, const char *value,
+    vlm_error_t *err)
+{
+    return number(opt, value, 0, field(o, opt, double), err);
+}
+
+
+static int
+set_logprobs(vlm_options_t *o, const vlm_option_t *opt, const char *value,
+    vlm_error_t *err)
+{
+    o->sampling.logprobs = 1;
+
+    return set_int(o, opt, value, err);
 }
 
 
@@ -569,6 +596,7 @@ set_defaults(vlm_options_t *o)
     e->max_images = 16;
     e->max_image_pixels = 67108864;
     e->block_size = 16;
+    e->gap_factor = VLM_DEFAULT_GAP_FACTOR;
 }
 
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/channel/vlm_logprob.h"
 #include "engine/runtime/server_internal.h"
 
 
@@ -18,9 +19,12 @@ static void call_refuse(vlm_conn_t *c, const vlm_submission_t *sub,
     int status, const char *code, const char *message);
 static vlm_call_t *call_create(vlm_conn_t *c, const vlm_submission_t *sub);
 static void call_log(const vlm_call_t *call);
-static int flush_text(vlm_call_t *call);
+static int flush_said(vlm_call_t *call, uint32_t choice);
+static uint32_t piece_text(const vlm_said_t *said);
+static uint32_t piece_listed(vlm_server_t *s, const vlm_said_t *said,
+    vlm_event_text_t *piece);
 static int flush_final(vlm_call_t *call);
-static int call_send(vlm_call_t *call, uint16_t type);
+static int call_send(vlm_call_t *call, uint16_t type, uint32_t choice);
 
 
 void
@@ -173,7 +177,7 @@ vlm_call_end(vlm_call_t *call)
     c->ncalls--;
     c->server->drained_us = vlm_now_us();
 
-    vlm_buf_free(&call->out.text);
+    vlm_mail_free(&call->out);
     vlm_req_free(call->req);
     free(call);
 }
@@ -231,36 +235,18 @@ vlm_call_mail(vlm_call_t *call, vlm_mail_t *mail)
         call->req->admitted.queue_place = mail->place;
     }
 
-    if (mail->flags & VLM_MAIL_FINISH) {
-        call->out.finish = mail->finish;
-        call->finish = mail->finish;
-    }
-
     if (mail->flags & VLM_MAIL_FINAL) {
         call->final = 1;
         call->out.result = mail->result;
     }
 
     call->out.flags |= mail->flags & ~(unsigned) VLM_MAIL_STAGE;
-    call->out.ntokens += mail->ntokens;
 
-    if (call->out.text.len == 0) {
-        vlm_buf_free(&call->out.text);
-        call->out.text = mail->text;
-        call->text_pos = 0;
-
-    } else {
-        if (mail->text.len != 0
-            && vlm_buf_append(&call->out.text, mail->text.data,
-                              mail->text.len)
-               != VLM_OK)
-        {
-            vlm_conn_close(call->conn, VLM_LOG_ERROR, "no memory for an "
-                           "answer");
-        }
-
-        vlm_buf_free(&mail->text);
+    if (vlm_mail_move(&call->out, mail) != VLM_OK) {
+        vlm_conn_close(call->conn, VLM_LOG_ERROR, "no memory for an answer");
     }
+
+    vlm_mail_free(mail);
 
     vlm_call_flush(call);
 }
@@ -273,16 +259,14 @@ vlm_call_tick(vlm_call_t *call, uint64_t now)
         call->progress = 1;
     }
 
-    if (call->progress || call->out.flags != 0 || call->out.text.len != 0) {
-        vlm_call_flush(call);
-    }
+    vlm_call_flush(call);
 }
 
 
 /* VLM_OK; VLM_AGAIN: no room; VLM_ERROR: the connection is closed */
 
 static int
-call_send(vlm_call_t *call, uint16_t type)
+call_send(vlm_call_t *call, uint16_t type, uint32_t choice)
 {
     vlm_conn_t   *c;
     vlm_event_t  *ev;
@@ -291,7 +275,7 @@ call_send(vlm_call_t *call, uint16_t type)
     ev = &c->server->event;
 
     ev->type = type;
-    ev->choice = 0;
+    ev->choice = (uint16_t) choice;
     ev->slot = call->req->slot;
     ev->generation = call->req->generation;
 
@@ -315,6 +299,7 @@ call_send(vlm_call_t *call, uint16_t type)
 void
 vlm_call_flush(vlm_call_t *call)
 {
+    uint32_t       i;
     unsigned      *flags;
     vlm_event_t   *ev;
 
@@ -338,7 +323,7 @@ vlm_call_flush(vlm_call_t *call)
     if (*flags & VLM_MAIL_ADMITTED) {
         ev->u.admitted = call->req->admitted;
 
-        if (call_send(call, VLM_EVENT_ADMITTED) != VLM_OK) {
+        if (call_send(call, VLM_EVENT_ADMITTED, 0) != VLM_OK) {
             return;
         }
 
@@ -346,7 +331,7 @@ vlm_call_flush(vlm_call_t *call)
     }
 
     if (*flags & VLM_MAIL_RELEASED) {
-        if (call_send(call, VLM_EVENT_RELEASED) != VLM_OK) {
+        if (call_send(call, VLM_EVENT_RELEASED, 0) != VLM_OK) {
             return;
         }
 
@@ -357,26 +342,17 @@ vlm_call_flush(vlm_call_t *call)
         ev->u.progress.stage = call->stage;
         ev->u.progress.queue_place = call->place;
 
-        if (call_send(call, VLM_EVENT_PROGRESS) != VLM_OK) {
+        if (call_send(call, VLM_EVENT_PROGRESS, 0) != VLM_OK) {
             return;
         }
     }
 
     call->progress = 0;
 
-    if (flush_text(call) != VLM_OK) {
-        return;
-    }
-
-    if (*flags & VLM_MAIL_FINISH) {
-        memset(&ev->u.finish, 0, sizeof(ev->u.finish));
-        ev->u.finish.reason = call->out.finish;
-
-        if (call_send(call, VLM_EVENT_FINISH) != VLM_OK) {
+    for (i = 0; i < call->out.nsaid; i++) {
+        if (flush_said(call, i) != VLM_OK) {
             return;
         }
-
-        *flags &= ~(unsigned) VLM_MAIL_FINISH;
     }
 
     if (call->final) {
@@ -385,55 +361,176 @@ vlm_call_flush(vlm_call_t *call)
 }
 
 
-/* in pieces that an event holds, cut between characters */
+/* what a choice has said, in pieces that an event holds */
 
 static int
-flush_text(vlm_call_t *call)
+flush_said(vlm_call_t *call, uint32_t choice)
 {
-    int           rc;
-    char         *data;
-    size_t        n, left;
-    vlm_mail_t   *out;
-    vlm_event_t  *ev;
+    int            rc;
+    uint32_t       listed;
+    vlm_said_t    *said;
+    vlm_event_t   *ev;
+    vlm_server_t  *s;
 
-    out = &call->out;
-    ev = &call->conn->server->event;
+    s = call->conn->server;
+    ev = &s->event;
+    said = &call->out.said[choice];
 
-    while (out->text.len > call->text_pos) {
-        data = out->text.data + call->text_pos;
-        left = out->text.len - call->text_pos;
-        n = left;
-
-        if (n > VLM_MAX_EVENT_TEXT) {
-            n = VLM_MAX_EVENT_TEXT;
-
-            while ((data[n] & 0xc0) == 0x80) {
-                n--;
-            }
-        }
-
+    while (said->text_sent < said->text.len
+           || said->listed_sent < said->nlisted)
+    {
         memset(&ev->u.text, 0, sizeof(ev->u.text));
-        ev->u.text.length = (uint32_t) n;
-        ev->u.text.ntokens = (n == left) ? out->ntokens : 0;
-        ev->text = data;
 
-        rc = call_send(call, VLM_EVENT_TEXT);
+        ev->text = said->text.data + said->text_sent;
+        ev->u.text.length = piece_text(said);
+        listed = piece_listed(s, said, &ev->u.text);
+
+        rc = call_send(call, VLM_EVENT_TEXT, choice);
 
         if (rc != VLM_OK) {
             return rc;
         }
 
-        if (n == left) {
-            out->ntokens = 0;
-        }
+        said->text_sent += ev->u.text.length;
+        said->listed_sent += listed;
+        said->ntokens -= ev->u.text.ntokens;
 
-        call->text_pos += n;
+        if (listed == 0 && said->listed_sent < said->nlisted) {
+            /* a part of the text of one token */
+            said->tokens[said->listed_sent].length -= ev->u.text.length;
+        }
     }
 
-    out->text.len = 0;
-    call->text_pos = 0;
+    if (said->finish != 0) {
+        memset(&ev->u.finish, 0, sizeof(ev->u.finish));
+        ev->u.finish.reason = said->finish;
+
+        rc = call_send(call, VLM_EVENT_FINISH, choice);
+
+        if (rc != VLM_OK) {
+            return rc;
+        }
+
+        call->finish = said->finish;
+        said->finish = 0;
+    }
 
     return VLM_OK;
+}
+
+
+/* bytes of text for one event, cut between characters */
+
+static uint32_t
+piece_text(const vlm_said_t *said)
+{
+    size_t       n;
+    const char  *data;
+
+    data = said->text.data + said->text_sent;
+    n = said->text.len - said->text_sent;
+
+    if (n > VLM_MAX_EVENT_TEXT) {
+        n = VLM_MAX_EVENT_TEXT;
+
+        while ((data[n] & 0xc0) == 0x80) {
+            n--;
+        }
+    }
+
+    return (uint32_t) n;
+}
+
+
+static void
+piece_token(const vlm_tokenizer_t *tok, int32_t id, float logprob,
+    vlm_logprob_t *p)
+{
+    int     special;
+    size_t  len;
+
+    len = 0;
+
+    p->bytes = vlm_tokenizer_bytes(tok, id, &len, &special);
+    p->length = p->bytes != NULL ? (uint32_t) len : 0;
+    p->logprob = logprob;
+}
+
+
+/* one token and its alternatives into s->logprobs; the bytes used then */
+
+static size_t
+piece_entry(vlm_server_t *s, const vlm_sampled_t *sampled, size_t used)
+{
+    int32_t                 i;
+    vlm_logprobs_t          entry;
+    const vlm_tokenizer_t  *tok;
+
+    tok = vlm_model_tokenizer(vlm_engine_model(s->engine));
+
+    piece_token(tok, sampled->id, sampled->logprob, &entry.token);
+
+    for (i = 0; i < sampled->ntop; i++) {
+        piece_token(tok, sampled->top_id[i], sampled->top_logprob[i],
+                    &entry.top[i]);
+    }
+
+    entry.ntop = (uint32_t) i;
+
+    return vlm_logprobs_append(s->logprobs, sizeof(s->logprobs), used,
+                               &entry);
+}
+
+
+/*
+ * Adds the log probabilities of tokens whose texts the piece has room for,
+ * and ends it where the text of the last of them ends.  Returns their number.
+ */
+
+static uint32_t
+piece_listed(vlm_server_t *s, const vlm_said_t *said,
+    vlm_event_text_t *piece)
+{
+    size_t              used;
+    uint32_t            n, text, all;
+    const vlm_token_t  *t;
+
+    text = 0;
+    all = (uint32_t) (said->nlisted - said->listed_sent);
+
+    for (n = 0; n < all; n++) {
+        t = &said->tokens[said->listed_sent + n];
+
+        if (t->length > piece->length - text) {
+            break;
+        }
+
+        used = piece_entry(s, &t->sampled, piece->nlogprobs);
+
+        if (used == piece->nlogprobs) {
+            break;
+        }
+
+        piece->nlogprobs = (uint32_t) used;
+        text += t->length;
+    }
+
+    s->event.logprobs = s->logprobs;
+
+    if (n != 0) {
+        piece->ntokens = n;
+
+        if (n != all) {
+            piece->length = text;
+        }
+
+    } else if (all == 0
+               && said->text_sent + piece->length == said->text.len)
+    {
+        piece->ntokens = said->ntokens;
+    }
+
+    return n;
 }
 
 
@@ -448,11 +545,11 @@ flush_final(vlm_call_t *call)
     ev = &call->conn->server->event;
 
     if (call->cancelled) {
-        rc = call_send(call, VLM_EVENT_CANCELLED);
+        rc = call_send(call, VLM_EVENT_CANCELLED, 0);
 
     } else if (call->out.result == VLM_OK) {
         ev->u.done = req->done;
-        rc = call_send(call, VLM_EVENT_DONE);
+        rc = call_send(call, VLM_EVENT_DONE, 0);
 
     } else {
         memset(&ev->u.error, 0, sizeof(ev->u.error));
@@ -469,7 +566,7 @@ flush_final(vlm_call_t *call)
                                   vlm_server_retry_after(call->conn->server);
         }
 
-        rc = call_send(call, VLM_EVENT_ERROR);
+        rc = call_send(call, VLM_EVENT_ERROR, 0);
     }
 
     if (rc == VLM_OK) {

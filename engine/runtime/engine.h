@@ -22,6 +22,7 @@
 
 #define VLM_DEFAULT_MAX_TOKENS  1024
 #define VLM_MAX_TEXT_BYTES      (16u << 20)     /* of one request */
+#define VLM_DEFAULT_GAP_FACTOR  1.5
 
 
 typedef struct vlm_engine_s  vlm_engine_t;
@@ -44,6 +45,8 @@ typedef struct {
     uint64_t        max_pixels;
     uint64_t        kv_memory;          /* 0: the default */
     int32_t         block_size;
+    double          gap_factor;         /* --max-token-gap-factor, above 1;
+                                           0: the default */
     int             digest;             /* SHA-256 of all logits, for tests */
 } vlm_engine_conf_t;
 
@@ -53,19 +56,50 @@ typedef struct {
 #define VLM_MAIL_ADMITTED   0x01
 #define VLM_MAIL_STAGE      0x02
 #define VLM_MAIL_RELEASED   0x04
-#define VLM_MAIL_FINISH     0x08
-#define VLM_MAIL_FINAL      0x10        /* the request is the front's again */
+#define VLM_MAIL_FINAL      0x08        /* the request is the front's again */
+
+/* a token whose log probabilities were asked for */
+
+typedef struct {
+    uint32_t        length;             /* of the text that came with it */
+    vlm_sampled_t   sampled;
+} vlm_token_t;
+
+/* what has been generated of one choice, and what of it the front has sent */
+
+typedef struct {
+    vlm_buf_t       text;
+    size_t          text_sent;
+    uint32_t        ntokens;            /* that the rest stands for */
+    uint32_t        finish;             /* VLM_FINISH_*, 0: it goes on */
+
+    vlm_token_t    *tokens;             /* with log probabilities only; their
+                                           lengths sum up to the text's */
+    size_t          nlisted;
+    size_t          listed_sent;
+    size_t          size;
+} vlm_said_t;
 
 typedef struct {
     unsigned        flags;              /* VLM_MAIL_* */
     uint32_t        stage;              /* VLM_STAGE_* */
     uint32_t        place;              /* in the queue */
-    uint32_t        finish;             /* VLM_FINISH_* */
-    uint32_t        ntokens;            /* that text stands for */
-    vlm_buf_t       text;
     int             result;             /* FINAL: VLM_OK, or VLM_ERROR and
                                            the request's "error" */
+    vlm_said_t     *said;               /* of each choice; NULL: nothing */
+    uint32_t        nsaid;
 } vlm_mail_t;
+
+/* adds a token; its text is what is appended to s->text from now on */
+int vlm_said_token(vlm_said_t *s, const vlm_sampled_t *sampled);
+
+/* moves all of "from" to the end of "to" */
+int vlm_said_move(vlm_said_t *to, vlm_said_t *from);
+void vlm_said_free(vlm_said_t *s);
+
+/* what all choices of "from" say goes to "to", whose flags stay */
+int vlm_mail_move(vlm_mail_t *to, vlm_mail_t *from);
+void vlm_mail_free(vlm_mail_t *mail);
 
 
 /*
@@ -145,8 +179,8 @@ void vlm_engine_submit(vlm_engine_t *e, vlm_req_t *req);
 void vlm_engine_cancel(vlm_engine_t *e, vlm_req_t *req);
 
 /*
- * The next request with mail, NULL: none.  The mail is moved to *mail: its
- * text must be freed.
+ * The next request with mail, NULL: none.  The mail is moved to *mail, which
+ * must be freed.
  */
 vlm_req_t *vlm_engine_next(vlm_engine_t *e, vlm_mail_t *mail);
 

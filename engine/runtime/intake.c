@@ -161,11 +161,10 @@ intake_fields(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
         return VLM_ERROR;
     }
 
-    if (in->sampling.logprobs != 0 || in->sampling.top_logprobs != 0) {
-        vlm_fail(err, 400, "unsupported_value", "this engine gives no log "
-                 "probabilities");
-        vlm_error_param(err, "%s", in->sampling.logprobs != 0
-                                   ? "logprobs" : "top_logprobs");
+    if (in->sampling.logprobs == 0 && in->sampling.top_logprobs != 0) {
+        vlm_fail(err, 400, "invalid_value", "top_logprobs is %u, but "
+                 "logprobs are not asked for", in->sampling.top_logprobs);
+        vlm_error_param(err, "top_logprobs");
         return VLM_ERROR;
     }
 
@@ -519,6 +518,7 @@ vlm_work_free(vlm_work_t *w, const vlm_ops_t *ops, vlm_device_t *dev)
     vlm_prompt_free(&w->prompt);
     vlm_sampler_free(&w->sampler);
     vlm_detok_free(w->detok);
+    vlm_said_free(&w->said);
     vlm_ids_free(&w->generated);
     EVP_MD_CTX_free(w->digest);
 

@@ -104,6 +104,7 @@ typedef struct vlm_work_s {
 
     vlm_sampler_t       sampler;
     vlm_detok_t        *detok;
+    vlm_said_t          said;           /* not yet in the mail */
     vlm_ids_t           generated;
     EVP_MD_CTX         *digest;         /* of all logits; conf.digest */
 
@@ -193,9 +194,10 @@ void vlm_mail_admitted(vlm_engine_t *e, vlm_req_t *req, uint32_t place);
 void vlm_mail_stage(vlm_engine_t *e, vlm_req_t *req, uint32_t stage,
     uint32_t place);
 void vlm_mail_released(vlm_engine_t *e, vlm_req_t *req);
-int vlm_mail_text(vlm_engine_t *e, vlm_req_t *req, const char *text,
-    size_t len, uint32_t ntokens);
-void vlm_mail_finish(vlm_engine_t *e, vlm_req_t *req, uint32_t reason);
+
+/* moves what a choice has said into the mail; VLM_ERROR: no memory */
+int vlm_mail_said(vlm_engine_t *e, vlm_req_t *req, uint32_t choice,
+    vlm_said_t *said);
 
 /* gives the request back to the front: it must not be touched any more */
 void vlm_mail_final(vlm_engine_t *e, vlm_req_t *req, int result);

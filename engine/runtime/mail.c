@@ -8,6 +8,7 @@
 
 static void mail_put(vlm_engine_t *e, vlm_req_t *req, unsigned flags);
 static void mail_ring(vlm_engine_t *e);
+static int mail_choices(vlm_mail_t *mail, uint32_t n);
 
 
 vlm_req_t *
@@ -25,7 +26,7 @@ vlm_req_free(vlm_req_t *req)
     }
 
     vlm_ids_free(&req->answer);
-    vlm_buf_free(&req->mail.text);
+    vlm_mail_free(&req->mail);
     free(req);
 }
 
@@ -113,32 +114,24 @@ vlm_mail_released(vlm_engine_t *e, vlm_req_t *req)
 
 
 int
-vlm_mail_text(vlm_engine_t *e, vlm_req_t *req, const char *text, size_t len,
-    uint32_t ntokens)
+vlm_mail_said(vlm_engine_t *e, vlm_req_t *req, uint32_t choice,
+    vlm_said_t *said)
 {
     int  rc;
 
     pthread_mutex_lock(&e->out_lock);
 
-    rc = vlm_buf_append(&req->mail.text, text, len);
-    req->mail.ntokens += ntokens;
+    rc = mail_choices(&req->mail, choice + 1);
+
+    if (rc == VLM_OK) {
+        rc = vlm_said_move(&req->mail.said[choice], said);
+    }
+
     mail_put(e, req, 0);
 
     pthread_mutex_unlock(&e->out_lock);
 
     return rc;
-}
-
-
-void
-vlm_mail_finish(vlm_engine_t *e, vlm_req_t *req, uint32_t reason)
-{
-    pthread_mutex_lock(&e->out_lock);
-
-    req->mail.finish = reason;
-    mail_put(e, req, VLM_MAIL_FINISH);
-
-    pthread_mutex_unlock(&e->out_lock);
 }
 
 
@@ -253,4 +246,142 @@ int
 vlm_engine_fd(const vlm_engine_t *e)
 {
     return e->out_fd;
+}
+
+
+int
+vlm_said_token(vlm_said_t *s, const vlm_sampled_t *sampled)
+{
+    size_t        size;
+    vlm_token_t  *p;
+
+    if (s->nlisted == s->size) {
+        size = s->size != 0 ? s->size * 2 : 4;
+
+        p = realloc(s->tokens, size * sizeof(vlm_token_t));
+        if (p == NULL) {
+            return VLM_ERROR;
+        }
+
+        s->tokens = p;
+        s->size = size;
+    }
+
+    p = &s->tokens[s->nlisted++];
+    p->length = 0;
+    p->sampled = *sampled;
+
+    return VLM_OK;
+}
+
+
+int
+vlm_said_move(vlm_said_t *to, vlm_said_t *from)
+{
+    size_t        i;
+    vlm_said_t    old;
+
+    /* most often nothing is left there */
+
+    if (to->text_sent == to->text.len && to->listed_sent == to->nlisted) {
+        old = *to;
+        *to = *from;
+        to->ntokens += old.ntokens;
+        to->finish = old.finish != 0 ? old.finish : to->finish;
+
+        memset(from, 0, sizeof(*from));
+        vlm_said_free(&old);
+
+        return VLM_OK;
+    }
+
+    if (from->text.len != 0
+        && vlm_buf_append(&to->text, from->text.data, from->text.len)
+           != VLM_OK)
+    {
+        return VLM_ERROR;
+    }
+
+    for (i = 0; i < from->nlisted; i++) {
+        if (vlm_said_token(to, &from->tokens[i].sampled) != VLM_OK) {
+            return VLM_ERROR;
+        }
+
+        to->tokens[to->nlisted - 1].length = from->tokens[i].length;
+    }
+
+    to->ntokens += from->ntokens;
+    to->finish = from->finish != 0 ? from->finish : to->finish;
+
+    vlm_said_free(from);
+
+    return VLM_OK;
+}
+
+
+void
+vlm_said_free(vlm_said_t *s)
+{
+    vlm_buf_free(&s->text);
+    free(s->tokens);
+    memset(s, 0, sizeof(*s));
+}
+
+
+/* room for n choices */
+
+static int
+mail_choices(vlm_mail_t *mail, uint32_t n)
+{
+    vlm_said_t  *p;
+
+    if (mail->nsaid >= n) {
+        return VLM_OK;
+    }
+
+    p = realloc(mail->said, n * sizeof(vlm_said_t));
+    if (p == NULL) {
+        return VLM_ERROR;
+    }
+
+    memset(p + mail->nsaid, 0, (n - mail->nsaid) * sizeof(vlm_said_t));
+
+    mail->said = p;
+    mail->nsaid = n;
+
+    return VLM_OK;
+}
+
+
+int
+vlm_mail_move(vlm_mail_t *to, vlm_mail_t *from)
+{
+    uint32_t  i;
+
+    if (mail_choices(to, from->nsaid) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    for (i = 0; i < from->nsaid; i++) {
+        if (vlm_said_move(&to->said[i], &from->said[i]) != VLM_OK) {
+            return VLM_ERROR;
+        }
+    }
+
+    return VLM_OK;
+}
+
+
+void
+vlm_mail_free(vlm_mail_t *mail)
+{
+    uint32_t  i;
+
+    for (i = 0; i < mail->nsaid; i++) {
+        vlm_said_free(&mail->said[i]);
+    }
+
+    free(mail->said);
+    mail->said = NULL;
+    mail->nsaid = 0;
 }

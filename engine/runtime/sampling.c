@@ -92,7 +92,7 @@ resolve(vlm_sample_t *op, const vlm_sampling_t *req,
         op->temperature = 0.0f;
     }
 
-    op->ntop = -1;
+    op->ntop = req->logprobs != 0 ? (int32_t) req->top_logprobs : -1;
 }
 
 

@@ -43,7 +43,6 @@ struct vlm_call_s {
     vlm_call_t         *next;
 
     vlm_mail_t          out;            /* not yet in the event ring */
-    size_t              text_pos;
     int                 progress;       /* to be sent */
     uint32_t            stage;
     uint32_t            place;
@@ -101,6 +100,7 @@ struct vlm_server_s {
     uint64_t            drained_us;     /* when the last one ended */
 
     vlm_event_t         event;
+    char                logprobs[VLM_MAX_EVENT_LOGPROBS];
 };
 
 

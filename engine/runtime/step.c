@@ -18,9 +18,10 @@ static int tables_inject(vlm_tables_t *t, const vlm_plan_entry_t *entry,
     int32_t row);
 static int step_run(vlm_engine_t *e, const vlm_decode_batch_t *batch,
     vlm_error_t *err);
-static void step_token(vlm_engine_t *e, vlm_work_t *w, int32_t id);
-static void step_finish(vlm_engine_t *e, vlm_work_t *w, uint32_t reason,
-    vlm_buf_t *text);
+static void step_token(vlm_engine_t *e, vlm_work_t *w,
+    const vlm_sampled_t *sampled);
+static int step_text(vlm_engine_t *e, vlm_work_t *w,
+    const vlm_sampled_t *sampled);
 
 
 int
@@ -116,7 +117,7 @@ vlm_step(vlm_engine_t *e)
     e->step_us = vlm_now_us() - now;
 
     for (i = 0; i < e->plan.nsample; i++) {
-        step_token(e, t->sampling[i], t->sampled[i].id);
+        step_token(e, t->sampling[i], &t->sampled[i]);
     }
 
     return VLM_OK;
@@ -390,59 +391,42 @@ is_eos(const vlm_generation_t *gen, int32_t id)
 
 
 static void
-step_token(vlm_engine_t *e, vlm_work_t *w, int32_t id)
+step_token(vlm_engine_t *e, vlm_work_t *w, const vlm_sampled_t *sampled)
 {
-    int                      rc, eos;
-    vlm_buf_t                text;
-    vlm_error_t              err;
-    const vlm_model_info_t  *info;
+    int          rc;
+    uint32_t     finish;
+    vlm_said_t  *said;
+    vlm_error_t  err;
 
-    info = vlm_model_info(e->model);
-    memset(&text, 0, sizeof(text));
+    said = &w->said;
 
     if (w->first_us == 0) {
         w->first_us = vlm_now_us();
         vlm_mail_stage(e, w->req, VLM_STAGE_GENERATE, 0);
     }
 
-    if (vlm_ids_append(&w->generated, id, 1) != VLM_OK
-        || vlm_sampler_token(&w->sampler, id) != VLM_OK)
+    if (vlm_ids_append(&w->generated, sampled->id, 1) != VLM_OK
+        || vlm_sampler_token(&w->sampler, sampled->id) != VLM_OK
+        || step_text(e, w, sampled) != VLM_OK)
     {
         goto nomem;
     }
 
-    eos = is_eos(&info->generation, id);
+    finish = said->finish;
 
-    if (eos && (w->in.flags & VLM_FLAG_IGNORE_EOS) == 0) {
-        step_finish(e, w, VLM_FINISH_STOP, &text);
-        return;
+    /* tokens wait for their text, as they may be cut with it */
+
+    if (finish != 0 || said->text.len != 0) {
+        rc = vlm_mail_said(e, w->req, 0, said);
+
+        if (rc != VLM_OK) {
+            goto nomem;
+        }
     }
 
-    rc = vlm_detok_add(w->detok, id, &text);
-
-    if (rc == VLM_ERROR) {
-        goto nomem;
-    }
-
-    if (rc == 1) {
-        /* a stop string: nothing that was held back is shown */
-        vlm_mail_text(e, w->req, text.data, text.len, 1);
-        vlm_buf_free(&text);
-        vlm_mail_finish(e, w->req, VLM_FINISH_STOP);
+    if (finish != 0) {
         vlm_compute_done(e, w);
         return;
-    }
-
-    if ((int32_t) w->generated.len == w->max_tokens) {
-        step_finish(e, w, VLM_FINISH_LENGTH, &text);
-        return;
-    }
-
-    rc = vlm_mail_text(e, w->req, text.data, text.len, 1);
-    vlm_buf_free(&text);
-
-    if (rc != VLM_OK) {
-        goto nomem;
     }
 
     w->seq.total++;
@@ -452,30 +436,54 @@ step_token(vlm_engine_t *e, vlm_work_t *w, int32_t id)
 
 nomem:
 
-    vlm_buf_free(&text);
     vlm_fail(&err, 500, NULL, "no memory for the answer");
     vlm_compute_fail(e, w, &err);
 }
 
 
-/* the answer is complete: what the detokenizer held back is shown too */
+/* what the token says, and whether it is the last one */
 
-static void
-step_finish(vlm_engine_t *e, vlm_work_t *w, uint32_t reason, vlm_buf_t *text)
+static int
+step_text(vlm_engine_t *e, vlm_work_t *w, const vlm_sampled_t *sampled)
 {
-    vlm_error_t  err;
+    int          rc;
+    vlm_said_t  *said;
 
-    if (vlm_detok_finish(w->detok, text) != VLM_OK
-        || vlm_mail_text(e, w->req, text->data, text->len, 1) != VLM_OK)
+    said = &w->said;
+    said->ntokens++;
+
+    if (is_eos(&vlm_model_info(e->model)->generation, sampled->id)
+        && (w->in.flags & VLM_FLAG_IGNORE_EOS) == 0)
     {
-        vlm_buf_free(text);
-        vlm_fail(&err, 500, NULL, "no memory for the answer");
-        vlm_compute_fail(e, w, &err);
-        return;
+        said->finish = VLM_FINISH_STOP;
+        return vlm_detok_finish(w->detok, &said->text);
     }
 
-    vlm_buf_free(text);
+    if (w->sampler.op.ntop >= 0 && vlm_said_token(said, sampled) != VLM_OK) {
+        return VLM_ERROR;
+    }
 
-    vlm_mail_finish(e, w->req, reason);
-    vlm_compute_done(e, w);
+    rc = vlm_detok_add(w->detok, sampled->id, &said->text);
+
+    if (rc == 1) {
+        said->finish = VLM_FINISH_STOP;
+
+    } else if (rc == VLM_OK && (int32_t) w->generated.len == w->max_tokens) {
+        said->finish = VLM_FINISH_LENGTH;
+        rc = vlm_detok_finish(w->detok, &said->text);
+    }
+
+    if (said->nlisted != 0) {
+        said->tokens[said->nlisted - 1].length = (uint32_t) said->text.len;
+    }
+
+    /* of a stop string nothing is shown, its tokens neither */
+
+    while (rc == 1 && said->nlisted != 0
+           && said->tokens[said->nlisted - 1].length == 0)
+    {
+        said->nlisted--;
+    }
+
+    return rc == VLM_ERROR ? VLM_ERROR : VLM_OK;
 }

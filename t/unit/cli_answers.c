@@ -38,7 +38,8 @@ typedef struct {
 
     vlm_local_request_t     local;
     vlm_req_t              *req;
-    vlm_buf_t               text;
+    vlm_mail_t              mail;           /* all that was said */
+    const char             *text;
     int                     result;
     vlm_error_t             error;
     int                     final;
@@ -144,8 +145,10 @@ collect(vlm_engine_t *e, int n)
         }
 
         a = req->owner;
-        vlm_buf_append(&a->text, mail.text.data, mail.text.len);
-        vlm_buf_free(&mail.text);
+        vlm_mail_move(&a->mail, &mail);
+        vlm_mail_free(&mail);
+        a->text = a->mail.nsaid != 0 && a->mail.said[0].text.len != 0
+                  ? a->mail.said[0].text.data : "";
 
         if (mail.flags & VLM_MAIL_FINAL) {
             a->result = mail.result;
@@ -162,7 +165,7 @@ forget(asked_t *a)
 {
     vlm_local_request_free(&a->local);
     vlm_req_free(a->req);
-    vlm_buf_free(&a->text);
+    vlm_mail_free(&a->mail);
     a->req = NULL;
 }
 
@@ -268,13 +271,13 @@ ask_all(vlm_dtype_t dtype, int n, int *wrong)
     for (i = 0; i < n; i++) {
 
         if (asked[i].result == VLM_OK
-            && strcmp(asked[i].text.data, asked[i].expected) == 0)
+            && strcmp(asked[i].text, asked[i].expected) == 0)
         {
             right++;
 
         } else if (asked[i].margin > 1e-3) {
             tap_diag("%s: %s: \"%s\", expected \"%s\" (margin %g) %s",
-                     asked[i].image, asked[i].prompt, asked[i].text.data,
+                     asked[i].image, asked[i].prompt, asked[i].text,
                      asked[i].expected, asked[i].margin,
                      asked[i].result != VLM_OK ? asked[i].error.message
                                                : "");
