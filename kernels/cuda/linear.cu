@@ -4,6 +4,7 @@
  * residual or the activation where it can; a kernel does the rest.
  */
 
+#include "kernels/cuda/gemv.h"
 #include "kernels/cuda/kernel.cuh"
 
 
@@ -51,7 +52,8 @@ vlm_cuda_linear(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
     const vlm_weight_t *w, vlm_act_t act, const vlm_tensor_t *residual)
 {
     if (vlm_cuda_begin(q) != 0 || x->rows == 0
-        || linear_check(q, y, x, w, residual) != 0)
+        || linear_check(q, y, x, w, residual) != 0
+        || vlm_cuda_gemv(q, y, x, w, act, residual))
     {
         return;
     }
