@@ -5,6 +5,8 @@
 #define VLM_MODEL_INTERNAL_H
 
 
+#include <openssl/evp.h>
+
 #include "engine/model/family.h"
 #include "engine/model/safetensors.h"
 
@@ -44,6 +46,9 @@ int vlm_weights_load(vlm_model_t *m,
     void (*progress)(void *data, uint64_t done, uint64_t total), void *data,
     vlm_error_t *err);
 void vlm_weights_free(vlm_model_t *m);
+
+/* names, types, shapes and data of the tower and the connector */
+int vlm_weights_digest(vlm_model_t *m, EVP_MD_CTX *ctx, vlm_error_t *err);
 
 /* rope.c */
 void vlm_text_rope(vlm_rope_t *rope, const vlm_config_t *c);

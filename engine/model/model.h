@@ -81,6 +81,16 @@ int vlm_model_load(vlm_model_t *m, vlm_device_t *dev, const vlm_ops_t *ops,
     vlm_error_t *err);
 void vlm_model_free(vlm_model_t *m);
 
+/*
+ * SHA-256 of everything in a checkpoint that makes an embedding of pixels:
+ * the weights of tower and connector, and their sizes.  What the files give
+ * is kept in DIR/.vlm-vision-digest, or in $XDG_CACHE_HOME/ngx_vlm (or
+ * ~/.cache/ngx_vlm), as long as their sizes and times are the same.  Between
+ * open() and load().
+ */
+int vlm_model_vision_digest(vlm_model_t *m, const char *dir,
+    uint8_t digest[32], vlm_error_t *err);
+
 const vlm_model_info_t *vlm_model_info(const vlm_model_t *m);
 const vlm_tokenizer_t *vlm_model_tokenizer(const vlm_model_t *m);
 const vlm_chat_format_t *vlm_model_chat(const vlm_model_t *m);
@@ -112,6 +122,9 @@ typedef struct {
 /* width and height after EXIF; detail is VLM_DETAIL_* */
 int vlm_model_plan(const vlm_model_t *m, uint32_t width, uint32_t height,
     uint32_t detail, vlm_image_plan_t *plan, vlm_error_t *err);
+
+/* multiply-adds to encode it */
+double vlm_model_cost(const vlm_model_t *m, const vlm_image_plan_t *plan);
 
 /* what patchify() needs to know of a picture resized to width x height */
 void vlm_model_geometry(const vlm_model_t *m, uint32_t width,

@@ -93,6 +93,14 @@ plan_size(double h, double w, double factor, double min, double max,
 }
 
 
+double
+vlm_model_cost(const vlm_model_t *m, const vlm_image_plan_t *plan)
+{
+    return vlm_vision_cost(&m->config,
+                           (int64_t) plan->grid_h * plan->grid_w);
+}
+
+
 void
 vlm_model_geometry(const vlm_model_t *m, uint32_t width, uint32_t height,
     vlm_patch_geometry_t *geo)

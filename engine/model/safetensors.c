@@ -16,6 +16,7 @@ typedef struct {
     char               *name;
     uint8_t            *map;                /* NULL: not ours */
     size_t              len;
+    struct timespec     mtime;
 } st_file_t;
 
 struct vlm_safetensors_s {
@@ -524,6 +525,24 @@ vlm_st_count(const vlm_safetensors_t *st)
 }
 
 
+int
+vlm_st_describe(const vlm_safetensors_t *st, vlm_buf_t *out)
+{
+    int               i, rc;
+    const st_file_t  *f;
+
+    rc = VLM_OK;
+
+    for (i = 0; i < st->nfiles && rc == VLM_OK; i++) {
+        f = &st->files[i];
+        rc = vlm_buf_printf(out, "%s %zu %lld.%09ld\n", f->name, f->len,
+                            (long long) f->mtime.tv_sec, f->mtime.tv_nsec);
+    }
+
+    return rc;
+}
+
+
 uint64_t
 vlm_st_bytes(const vlm_safetensors_t *st)
 {
@@ -634,6 +653,7 @@ st_map(vlm_safetensors_t *st, const char *dir, const char *file,
     {
         st->files[st->nfiles - 1].map = map;
         st->files[st->nfiles - 1].len = (size_t) sb.st_size;
+        st->files[st->nfiles - 1].mtime = sb.st_mtim;
 
     } else {
         munmap(map, (size_t) sb.st_size);

@@ -52,5 +52,8 @@ const vlm_st_tensor_t *vlm_st_find(const vlm_safetensors_t *st,
 size_t vlm_st_count(const vlm_safetensors_t *st);
 uint64_t vlm_st_bytes(const vlm_safetensors_t *st);
 
+/* appends a line for each file: its name, size and time of modification */
+int vlm_st_describe(const vlm_safetensors_t *st, vlm_buf_t *out);
+
 
 #endif /* VLM_SAFETENSORS_H */

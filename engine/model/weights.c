@@ -49,6 +49,8 @@ static int weights_tensor(const vlm_model_t *m, const char *name,
 static int64_t weights_dim(const vlm_config_t *c, uint8_t dim);
 static int weights_count(vlm_model_t *m, const found_t *found, void *data,
     vlm_error_t *err);
+static int weights_digest(vlm_model_t *m, const found_t *found, void *data,
+    vlm_error_t *err);
 static int weights_create(vlm_model_t *m, const found_t *found, void *data,
     vlm_error_t *err);
 static int weights_pack(vlm_model_t *m, const found_t *found,
@@ -333,6 +335,64 @@ weights_count(vlm_model_t *m, const found_t *found, void *data,
 
     if (m->type[0] == '\0') {
         memcpy(m->type, found->parts[0]->type, sizeof(m->type));
+    }
+
+    return VLM_OK;
+}
+
+
+int
+vlm_weights_digest(vlm_model_t *m, EVP_MD_CTX *ctx, vlm_error_t *err)
+{
+    return weights_walk(m, weights_digest, ctx, err);
+}
+
+
+static int
+digest_tensor(const vlm_model_t *m, const vlm_st_tensor_t *t,
+    EVP_MD_CTX *ctx)
+{
+    int          i;
+    char         head[512];
+    size_t       n;
+    const char  *name;
+
+    /* newer files differ in the prefix alone */
+
+    name = t->name + strlen(m->prefix[2]);
+    n = (size_t) snprintf(head, sizeof(head), "%.256s %s", name, t->type);
+
+    for (i = 0; i < t->rank; i++) {
+        n += (size_t) snprintf(head + n, sizeof(head) - n, " %lld",
+                               (long long) t->shape[i]);
+    }
+
+    head[n++] = '\n';
+
+    return EVP_DigestUpdate(ctx, head, n) == 1
+           && EVP_DigestUpdate(ctx, t->data, (size_t) t->size) == 1;
+}
+
+
+static int
+weights_digest(vlm_model_t *m, const found_t *found, void *data,
+    vlm_error_t *err)
+{
+    int  i;
+
+    if (found->spec->scope != VLM_IN_VISION
+        && found->spec->scope != VLM_IN_VISION_LAYER)
+    {
+        return VLM_OK;
+    }
+
+    for (i = 0; i < found->nparts; i++) {
+        if (!digest_tensor(m, found->parts[i], data)
+            || (found->biases[i] != NULL
+                && !digest_tensor(m, found->biases[i], data)))
+        {
+            return vlm_fail(err, 500, NULL, "SHA-256 failed");
+        }
     }
 
     return VLM_OK;
