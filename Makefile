@@ -103,11 +103,14 @@ $(B)/vlm-engine: $(B)/engine/main.o $(call libs_of,cli)
 # gcc follows variables through the checked lanes of kernels/ for minutes
 no_tracking := $(if $(findstring clang,$(CC)),,-fno-var-tracking-assignments)
 
-# instruction sets: one file each over shared logic
+# instruction sets: one file each over shared logic, empty on other machines
 
+ifeq ($(shell uname -m),x86_64)
 $(B)/kernels/cpu/%_avx2.o: ISA := -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl \
     -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+endif
+
 $(B)/kernels/%.o: OPT := $(if $(SANFLAGS),$(OPT) $(no_tracking),-O3)
 
 $(B)/%.o: %.c
@@ -129,6 +132,15 @@ $(B)/fake_engine: $(fake_obj) $(call lib,channel)
 	$(LINK) -o $@ $^ -lcrypto -pthread
 
 test-bins: $(units) $(B)/fake_engine
+
+# what several threads run through, for TSAN=1
+
+threaded := channel_threads kernels_pool kernels_attn text_tokenizer \
+    runtime_server runtime_loading cli_answers \
+    $(patsubst t/unit/%.c,%,$(wildcard t/unit/cache_*.c \
+    t/unit/runtime_soak.c))
+
+threaded-bins: $(threaded:%=$(B)/t/unit/%)
 
 # compressed test data, once for all variants
 
@@ -221,7 +233,7 @@ install: engine module
 clean:
 	rm -rf build build-*
 
-.PHONY: all engine module test-bins data fuzz bench install clean
+.PHONY: all engine module test-bins threaded-bins data fuzz bench install clean
 .SECONDARY:
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
