@@ -11,6 +11,7 @@
  *     ngx_http_vlm_client.c       whether the client is still there
  *     ngx_http_vlm_body.c         the body: pump, form fields to the arena
  *     ngx_http_vlm_record.c       the finished form as a request record
+ *     ngx_http_vlm_choice.c       what is to be sent of an answer's choices
  *     ngx_http_vlm_output.c       the answer
  *     ngx_http_vlm_error.c        error answers
  *
@@ -208,13 +209,43 @@ typedef struct {
 } ngx_http_vlm_body_t;
 
 
+/* one choice: what is not yet sent of it, and what is next */
+
+typedef struct {
+    u_char                     *data;
+    size_t                      len;
+    size_t                      size;
+} ngx_http_vlm_bytes_t;
+
+
+typedef struct {
+    ngx_http_vlm_bytes_t        text;
+    ngx_http_vlm_bytes_t        logprobs;
+    size_t                      take;       /* of text, in the next piece */
+    size_t                      take_logprobs;
+    uint32_t                    finish;     /* VLM_FINISH_*, 0: not yet */
+    unsigned                    end:1;      /* the next piece tells of it */
+    unsigned                    ended:1;    /* it is told */
+} ngx_http_vlm_choice_t;
+
+
+typedef struct {
+    size_t                      take;       /* of all choices */
+    unsigned                    end:1;      /* a choice ends */
+    unsigned                    ping:1;
+    unsigned                    error:1;    /* ends with ctx->fail */
+    unsigned                    last:1;
+} ngx_http_vlm_piece_t;
+
+
 /* the answer */
 
 typedef struct {
     vlm_answer_t                answer;
-    u_char                     *text;       /* not yet sent */
-    size_t                      len;
-    size_t                      size;
+    ngx_http_vlm_choice_t      *choices;
+    ngx_uint_t                  nchoices;
+    ngx_uint_t                  first;      /* choice of the next piece */
+    size_t                      len;        /* not yet sent, of all choices */
     size_t                      limit;
     ngx_buf_t                  *buf;        /* the one on its way */
     ngx_chain_t                 link;
@@ -223,7 +254,8 @@ typedef struct {
     u_char                     *buf_pos;    /* as far as that can be told */
     unsigned                    type:2;     /* VLM_ANSWER_* */
     unsigned                    stream:1;
-    unsigned                    role:1;     /* the role chunk is out */
+    unsigned                    logprobs:1;
+    unsigned                    role:1;     /* the role chunks are out */
     unsigned                    ping:1;     /* one is due */
     unsigned                    reported:1; /* since the last ping */
     unsigned                    left_queue:1;
@@ -258,7 +290,6 @@ struct ngx_http_vlm_ctx_s {
     ngx_http_vlm_output_t       output;
     vlm_fail_t                  fail;       /* status 0: none */
     vlm_event_done_t            done;
-    uint32_t                    finish;     /* VLM_FINISH_*, 0: not yet */
 
     /* for variables too */
     ngx_uint_t                  status;
@@ -337,11 +368,18 @@ void ngx_http_vlm_body_free(ngx_http_vlm_ctx_t *ctx);
 ngx_int_t ngx_http_vlm_record(ngx_http_vlm_ctx_t *ctx, uint64_t *offset,
     uint32_t *length);
 
+/* ngx_http_vlm_choice.c */
+
+ngx_int_t ngx_http_vlm_choices_init(ngx_http_vlm_ctx_t *ctx);
+void ngx_http_vlm_output_text(ngx_http_vlm_ctx_t *ctx,
+    const vlm_event_t *event);
+void ngx_http_vlm_choices_take(ngx_http_vlm_ctx_t *ctx,
+    ngx_http_vlm_piece_t *piece);
+void ngx_http_vlm_choices_taken(ngx_http_vlm_ctx_t *ctx);
+
 /* ngx_http_vlm_output.c */
 
-void ngx_http_vlm_output_init(ngx_http_vlm_ctx_t *ctx);
-void ngx_http_vlm_output_text(ngx_http_vlm_ctx_t *ctx, const char *text,
-    size_t len);
+ngx_int_t ngx_http_vlm_output_init(ngx_http_vlm_ctx_t *ctx);
 ngx_uint_t ngx_http_vlm_output_due(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_output(ngx_http_vlm_ctx_t *ctx);
 ngx_int_t ngx_http_vlm_add_header(ngx_http_request_t *r, const char *key,

@@ -13,23 +13,7 @@
 #include "ngx_http_vlm_module.h"
 
 
-/* text of one piece, before escaping */
-#define NGX_HTTP_VLM_PIECE          8192
-
-/* an answer in one piece may have so many bytes for each token */
-#define NGX_HTTP_VLM_TOKEN_BYTES    256
-
-
-typedef struct {
-    size_t                      take;       /* of the collected text */
-    unsigned                    ping:1;
-    unsigned                    error:1;    /* ends with ctx->fail */
-    unsigned                    last:1;
-} ngx_http_vlm_piece_t;
-
-
 static unsigned ngx_http_vlm_accept(ngx_http_request_t *r, unsigned stream);
-static void ngx_http_vlm_output_overflow(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_drain(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_next_piece(ngx_http_vlm_ctx_t *ctx,
     ngx_http_vlm_piece_t *piece);
@@ -39,6 +23,7 @@ static void ngx_http_vlm_compose(ngx_http_vlm_ctx_t *ctx,
     ngx_http_vlm_piece_t *piece, vlm_out_t *o);
 static void ngx_http_vlm_compose_sse(ngx_http_vlm_ctx_t *ctx,
     ngx_http_vlm_piece_t *piece, vlm_out_t *o);
+static void ngx_http_vlm_compose_text(ngx_http_vlm_ctx_t *ctx, vlm_out_t *o);
 static void ngx_http_vlm_compose_json(ngx_http_vlm_ctx_t *ctx, vlm_out_t *o);
 static void ngx_http_vlm_usage(ngx_http_vlm_ctx_t *ctx, vlm_usage_t *usage);
 static ngx_int_t ngx_http_vlm_output_buf(ngx_http_vlm_ctx_t *ctx, size_t size);
@@ -47,10 +32,11 @@ static ngx_int_t ngx_http_vlm_send_header(ngx_http_vlm_ctx_t *ctx,
 static void ngx_http_vlm_output_wait(ngx_http_vlm_ctx_t *ctx);
 
 
-void
+/* NGX_OK, or NGX_ERROR and ctx->fail */
+
+ngx_int_t
 ngx_http_vlm_output_init(ngx_http_vlm_ctx_t *ctx)
 {
-    size_t                  limit;
     vlm_form_t             *form;
     vlm_answer_t           *a;
     ngx_http_vlm_output_t  *out;
@@ -86,16 +72,7 @@ ngx_http_vlm_output_init(ngx_http_vlm_ctx_t *ctx)
     a->created = ngx_time();
     a->usage = 1;
 
-    /* an answer in one piece must be held whole: its tokens bound it */
-
-    limit = ctx->conf->output_buffer_size;
-
-    if (!out->stream) {
-        limit = ngx_max(limit,
-                        ctx->conf->max_tokens * NGX_HTTP_VLM_TOKEN_BYTES);
-    }
-
-    out->limit = limit;
+    return ngx_http_vlm_choices_init(ctx);
 }
 
 
@@ -135,82 +112,6 @@ ngx_http_vlm_accept(ngx_http_request_t *r, unsigned stream)
     }
 
     return vlm_accept_answer(&accept, stream);
-}
-
-
-/* collects text; does not touch the request's connection */
-
-void
-ngx_http_vlm_output_text(ngx_http_vlm_ctx_t *ctx, const char *text, size_t len)
-{
-    u_char                 *p;
-    size_t                  size;
-    ngx_http_vlm_output_t  *out;
-
-    out = &ctx->output;
-
-    if (len > out->limit - out->len) {
-        ngx_http_vlm_output_overflow(ctx);
-        ngx_http_vlm_slot_leave(ctx);
-        return;
-    }
-
-    if (len > out->size - out->len) {
-
-        size = out->size ? out->size : 1024;
-
-        while (size < out->len + len) {
-            size *= 2;
-        }
-
-        size = ngx_min(size, out->limit);
-
-        p = ngx_palloc(ctx->request->pool, size);
-        if (p == NULL) {
-            vlm_fail(&ctx->fail, NGX_HTTP_INTERNAL_SERVER_ERROR, NULL, NULL,
-                     "there is not enough memory");
-            ngx_http_vlm_slot_leave(ctx);
-            return;
-        }
-
-        if (out->text) {
-            ngx_memcpy(p, out->text, out->len);
-            (void) ngx_pfree(ctx->request->pool, out->text);
-        }
-
-        out->text = p;
-        out->size = size;
-    }
-
-    ngx_memcpy(out->text + out->len, text, len);
-    out->len += len;
-}
-
-
-static void
-ngx_http_vlm_output_overflow(ngx_http_vlm_ctx_t *ctx)
-{
-    size_t  limit;
-
-    limit = ctx->output.limit;
-
-    if (ctx->output.stream) {
-        ngx_log_error(NGX_LOG_WARN, ctx->request->connection->log, 0,
-                      "client reads too slowly: more than %uz bytes of its "
-                      "answer wait", limit);
-
-        vlm_fail(&ctx->fail, NGX_HTTP_REQUEST_TIME_OUT, "client_too_slow",
-                 NULL, "more than %zu bytes of the answer were not read in "
-                 "time", limit);
-        return;
-    }
-
-    ngx_log_error(NGX_LOG_ERR, ctx->request->connection->log, 0,
-                  "engine \"%V\" answers with more than %uz bytes",
-                  &ctx->engine->name, limit);
-
-    vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_error", NULL,
-             "the answer is larger than %zu bytes", limit);
 }
 
 
@@ -344,20 +245,11 @@ ngx_http_vlm_next_piece(ngx_http_vlm_ctx_t *ctx, ngx_http_vlm_piece_t *piece)
     ngx_memzero(piece, sizeof(ngx_http_vlm_piece_t));
 
     if (!out->stream) {
-        piece->take = out->len;
         piece->last = 1;
-
         return ctx->finished ? NGX_OK : NGX_AGAIN;
     }
 
-    piece->take = vlm_fail_cut((char *) out->text, out->len,
-                               NGX_HTTP_VLM_PIECE);
-
-    /* bytes that are no UTF-8 must not stop the stream */
-
-    if (piece->take == 0) {
-        piece->take = ngx_min(out->len, NGX_HTTP_VLM_PIECE);
-    }
+    ngx_http_vlm_choices_take(ctx, piece);
 
     if (piece->take == out->len) {
 
@@ -369,10 +261,12 @@ ngx_http_vlm_next_piece(ngx_http_vlm_ctx_t *ctx, ngx_http_vlm_piece_t *piece)
         piece->last = (piece->error || ctx->finished);
     }
 
-    piece->ping = (out->ping && piece->take == 0 && !piece->last);
+    piece->ping = (out->ping && piece->take == 0 && !piece->end
+                   && !piece->last);
     out->ping = 0;
 
-    return (piece->take || piece->ping || piece->last) ? NGX_OK : NGX_AGAIN;
+    return (piece->take || piece->end || piece->ping || piece->last)
+           ? NGX_OK : NGX_AGAIN;
 }
 
 
@@ -408,11 +302,7 @@ ngx_http_vlm_send_piece(ngx_http_vlm_ctx_t *ctx, ngx_http_vlm_piece_t *piece)
     b->last_in_chain = piece->last;
 
     out->role = 1;
-    out->len -= piece->take;
-
-    if (out->len) {
-        ngx_memmove(out->text, out->text + piece->take, out->len);
-    }
+    ngx_http_vlm_choices_taken(ctx);
 
     if (!r->header_sent) {
         rc = ngx_http_vlm_send_header(ctx, out->stream ? -1 : (off_t) o.len);
@@ -451,7 +341,7 @@ ngx_http_vlm_compose(ngx_http_vlm_ctx_t *ctx, ngx_http_vlm_piece_t *piece,
         break;
 
     default: /* VLM_ANSWER_TEXT */
-        vlm_out_bytes(o, out->text, piece->take);
+        ngx_http_vlm_compose_text(ctx, o);
 
         if (piece->last) {
             vlm_out_str(o, "\n");
@@ -466,8 +356,10 @@ static void
 ngx_http_vlm_compose_sse(ngx_http_vlm_ctx_t *ctx, ngx_http_vlm_piece_t *piece,
     vlm_out_t *o)
 {
+    ngx_uint_t              i;
     vlm_usage_t             usage;
     vlm_answer_t           *a;
+    ngx_http_vlm_choice_t  *choice;
     ngx_http_vlm_output_t  *out;
 
     out = &ctx->output;
@@ -479,11 +371,22 @@ ngx_http_vlm_compose_sse(ngx_http_vlm_ctx_t *ctx, ngx_http_vlm_piece_t *piece,
     }
 
     if (!out->role) {
-        vlm_sse_role(o, a, 0);
+        for (i = 0; i < out->nchoices; i++) {
+            vlm_sse_role(o, a, i);
+        }
     }
 
-    if (piece->take) {
-        vlm_sse_text(o, a, 0, (char *) out->text, piece->take);
+    for (i = 0; i < out->nchoices; i++) {
+        choice = &out->choices[i];
+
+        if (choice->take || choice->take_logprobs) {
+            vlm_sse_text(o, a, i, (char *) choice->text.data, choice->take,
+                         choice->logprobs.data, choice->take_logprobs);
+        }
+
+        if (choice->end) {
+            vlm_sse_finish(o, a, i, choice->finish);
+        }
     }
 
     if (piece->error) {
@@ -492,7 +395,6 @@ ngx_http_vlm_compose_sse(ngx_http_vlm_ctx_t *ctx, ngx_http_vlm_piece_t *piece,
     } else if (piece->last) {
         ngx_http_vlm_usage(ctx, &usage);
 
-        vlm_sse_finish(o, a, 0, ctx->finish);
         vlm_sse_usage(o, a, &usage);
         vlm_sse_done(o);
     }
@@ -500,9 +402,23 @@ ngx_http_vlm_compose_sse(ngx_http_vlm_ctx_t *ctx, ngx_http_vlm_piece_t *piece,
 
 
 static void
+ngx_http_vlm_compose_text(ngx_http_vlm_ctx_t *ctx, vlm_out_t *o)
+{
+    ngx_http_vlm_choice_t  *choice;
+
+    choice = &ctx->output.choices[0];
+
+    vlm_out_bytes(o, choice->text.data, ctx->output.stream ? choice->take
+                                                           : choice->text.len);
+}
+
+
+static void
 ngx_http_vlm_compose_json(ngx_http_vlm_ctx_t *ctx, vlm_out_t *o)
 {
+    ngx_uint_t              i;
     vlm_usage_t             usage;
+    ngx_http_vlm_choice_t  *choice;
     ngx_http_vlm_output_t  *out;
 
     out = &ctx->output;
@@ -510,9 +426,16 @@ ngx_http_vlm_compose_json(ngx_http_vlm_ctx_t *ctx, vlm_out_t *o)
     ngx_http_vlm_usage(ctx, &usage);
 
     vlm_json_begin(o, &out->answer);
-    vlm_json_choice(o, 0);
-    vlm_out_json(o, (char *) out->text, out->len);
-    vlm_json_finish(o, ctx->finish);
+
+    for (i = 0; i < out->nchoices; i++) {
+        choice = &out->choices[i];
+
+        vlm_json_choice(o, i);
+        vlm_out_json(o, (char *) choice->text.data, choice->text.len);
+        vlm_json_finish(o, choice->finish, choice->logprobs.data,
+                        choice->logprobs.len);
+    }
+
     vlm_json_end(o, &usage);
 }
 

@@ -62,6 +62,9 @@ ngx_http_vlm_record(ngx_http_vlm_ctx_t *ctx, uint64_t *offset,
     req->stops = form->stops;
     req->nstops = form->nstops;
 
+    req->logit_bias = form->logit_bias.bias;
+    req->nlogit_bias = form->logit_bias.n;
+
     req->sampling = form->sampling;
     ngx_http_vlm_record_sampling(ctx, &req->sampling);
 
@@ -235,8 +238,9 @@ ngx_http_vlm_record_sampling(ngx_http_vlm_ctx_t *ctx, vlm_sampling_t *sampling)
         sampling->set |= VLM_SET_MAX_TOKENS;
     }
 
-    if (sampling->nchoices == 0) {
-        sampling->nchoices = 1;
+    if (!ctx->output.logprobs) {
+        sampling->logprobs = 0;
+        sampling->top_logprobs = 0;
     }
 }
 

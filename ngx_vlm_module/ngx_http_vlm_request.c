@@ -374,7 +374,11 @@ ngx_http_vlm_submit(ngx_http_vlm_ctx_t *ctx)
 
     ngx_http_vlm_unqueue(ctx);
 
-    rc = ctx->fail.status ? NGX_ERROR : ngx_http_vlm_submit_now(ctx);
+    rc = ctx->fail.status ? NGX_ERROR : ngx_http_vlm_output_init(ctx);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_vlm_submit_now(ctx);
+    }
 
     if (rc == NGX_AGAIN) {
         (void) ngx_http_vlm_wait(ctx);
@@ -389,7 +393,6 @@ ngx_http_vlm_submit(ngx_http_vlm_ctx_t *ctx)
     ctx->state = NGX_HTTP_VLM_ANSWER;
     ctx->heard = ngx_current_msec;
 
-    ngx_http_vlm_output_init(ctx);
     ngx_http_vlm_timer(ctx);
     ngx_http_vlm_watch_client(ctx);
 }

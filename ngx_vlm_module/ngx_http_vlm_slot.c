@@ -354,18 +354,22 @@ ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx, vlm_event_t *event)
         ngx_http_vlm_left_queue(ctx);
         ctx->ntokens += event->u.text.ntokens;
 
-        if (event->choice == 0) {
-            ngx_http_vlm_output_text(ctx, event->text, event->u.text.length);
-        }
-
+        ngx_http_vlm_output_text(ctx, event);
         break;
 
     case VLM_EVENT_FINISH:
-        if (event->choice == 0) {
-            ctx->finish = event->u.finish.reason;
+        if (event->choice < ctx->output.nchoices) {
+            ctx->output.choices[event->choice].finish = event->u.finish.reason;
         }
 
-        return;
+        if (ctx->output.nchoices == 1) {
+
+            /* the end of the answer is on its way too */
+
+            return;
+        }
+
+        break;
 
     case VLM_EVENT_DONE:
         ctx->done = event->u.done;

@@ -1,7 +1,7 @@
 
 #include <string.h>
 
-#include "engine/channel/vlm_wire.h"
+#include "engine/channel/vlm_logprob.h"
 
 #include "vlm_answer.h"
 
@@ -10,13 +10,16 @@ static void chunk_begin(vlm_out_t *o, const vlm_answer_t *a);
 static void chunk_choice(vlm_out_t *o, const vlm_answer_t *a,
     unsigned choice);
 static void chunk_end(vlm_out_t *o, const vlm_answer_t *a,
-    const char *reason);
+    const char *reason, const void *logprobs, size_t nlogprobs);
 static void put_head(vlm_out_t *o, const vlm_answer_t *a,
     const char *object);
 static void put_field(vlm_out_t *o, const char *before, uint64_t n);
 static void put_string(vlm_out_t *o, const char *before, const char *s);
 static void put_usage(vlm_out_t *o, const vlm_usage_t *usage);
 static void put_error(vlm_out_t *o, const vlm_fail_t *fail);
+static void put_logprobs(vlm_out_t *o, const void *p, size_t len);
+static void put_token(vlm_out_t *o, const vlm_logprob_t *token);
+static void put_logprob(vlm_out_t *o, float logprob);
 static const char *reason_name(unsigned reason);
 
 
@@ -25,19 +28,19 @@ vlm_sse_role(vlm_out_t *o, const vlm_answer_t *a, unsigned choice)
 {
     chunk_choice(o, a, choice);
     vlm_out_str(o, "\"role\":\"assistant\",\"content\":\"\"");
-    chunk_end(o, a, NULL);
+    chunk_end(o, a, NULL, NULL, 0);
 }
 
 
 void
 vlm_sse_text(vlm_out_t *o, const vlm_answer_t *a, unsigned choice,
-    const char *text, size_t len)
+    const char *text, size_t len, const void *logprobs, size_t nlogprobs)
 {
     chunk_choice(o, a, choice);
     vlm_out_str(o, "\"content\":\"");
     vlm_out_json(o, text, len);
     vlm_out_str(o, "\"");
-    chunk_end(o, a, NULL);
+    chunk_end(o, a, NULL, logprobs, nlogprobs);
 }
 
 
@@ -46,7 +49,7 @@ vlm_sse_finish(vlm_out_t *o, const vlm_answer_t *a, unsigned choice,
     unsigned reason)
 {
     chunk_choice(o, a, choice);
-    chunk_end(o, a, reason_name(reason));
+    chunk_end(o, a, reason_name(reason), NULL, 0);
 }
 
 
@@ -100,11 +103,13 @@ vlm_json_choice(vlm_out_t *o, unsigned choice)
 
 
 void
-vlm_json_finish(vlm_out_t *o, unsigned reason)
+vlm_json_finish(vlm_out_t *o, unsigned reason, const void *logprobs,
+    size_t nlogprobs)
 {
-    vlm_out_str(o, "\"},\"logprobs\":null,\"finish_reason\":\"");
-    vlm_out_str(o, reason_name(reason));
-    vlm_out_str(o, "\"}");
+    vlm_out_str(o, "\"},\"logprobs\":");
+    put_logprobs(o, logprobs, nlogprobs);
+    put_string(o, ",\"finish_reason\":", reason_name(reason));
+    vlm_out_str(o, "}");
 }
 
 
@@ -143,9 +148,11 @@ chunk_choice(vlm_out_t *o, const vlm_answer_t *a, unsigned choice)
 
 
 static void
-chunk_end(vlm_out_t *o, const vlm_answer_t *a, const char *reason)
+chunk_end(vlm_out_t *o, const vlm_answer_t *a, const char *reason,
+    const void *logprobs, size_t nlogprobs)
 {
-    vlm_out_str(o, "},\"logprobs\":null");
+    vlm_out_str(o, "},\"logprobs\":");
+    put_logprobs(o, logprobs, nlogprobs);
     put_string(o, ",\"finish_reason\":", reason);
     vlm_out_str(o, a->usage ? "}],\"usage\":null}\n\n" : "}]}\n\n");
 }
@@ -211,6 +218,95 @@ put_error(vlm_out_t *o, const vlm_fail_t *fail)
     put_string(o, ",\"param\":", fail->param);
     put_string(o, ",\"code\":", fail->code);
     vlm_out_str(o, "}}");
+}
+
+
+static void
+put_logprobs(vlm_out_t *o, const void *p, size_t len)
+{
+    size_t          n, pos;
+    uint32_t        i;
+    vlm_logprobs_t  entry;
+
+    if (len == 0) {
+        vlm_out_str(o, "null");
+        return;
+    }
+
+    vlm_out_str(o, "{\"content\":[");
+
+    for (pos = 0; pos < len; pos += n) {
+
+        n = vlm_logprobs_read((const uint8_t *) p + pos, len - pos, &entry);
+
+        if (n == 0) {
+            break;
+        }
+
+        vlm_out_str(o, (pos == 0) ? "{" : ",{");
+        put_token(o, &entry.token);
+        vlm_out_str(o, ",\"top_logprobs\":[");
+
+        for (i = 0; i < entry.ntop; i++) {
+            vlm_out_str(o, (i == 0) ? "{" : ",{");
+            put_token(o, &entry.top[i]);
+            vlm_out_str(o, "}");
+        }
+
+        vlm_out_str(o, "]}");
+    }
+
+    vlm_out_str(o, "],\"refusal\":null}");
+}
+
+
+/* a token need not be whole characters: its bytes tell what it is */
+
+static void
+put_token(vlm_out_t *o, const vlm_logprob_t *token)
+{
+    uint32_t  i;
+
+    vlm_out_str(o, "\"token\":\"");
+    vlm_out_json(o, token->bytes, token->length);
+    vlm_out_str(o, "\",\"logprob\":");
+    put_logprob(o, token->logprob);
+    vlm_out_str(o, ",\"bytes\":[");
+
+    for (i = 0; i < token->length; i++) {
+        put_field(o, (i == 0) ? "" : ",", (uint8_t) token->bytes[i]);
+    }
+
+    vlm_out_str(o, "]");
+}
+
+
+/* printf() would ask the locale for its decimal point; 0 and below */
+
+static void
+put_logprob(vlm_out_t *o, float logprob)
+{
+    char      buf[9];
+    int       i;
+    uint64_t  n;
+
+    n = (uint64_t) (-(double) logprob * 1e8 + 0.5);
+
+    put_field(o, (n == 0) ? "" : "-", n / 100000000);
+
+    buf[0] = '.';
+    n %= 100000000;
+
+    for (i = 8; i > 0; i--) {
+        buf[i] = '0' + n % 10;
+        n /= 10;
+    }
+
+    for (i = 8; i > 0 && buf[i] == '0'; i--) {
+        /* void */
+    }
+
+    vlm_out_bytes(o, buf, (i == 0) ? 0 : i + 1);
 }
 
 

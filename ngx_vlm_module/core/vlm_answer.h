@@ -17,6 +17,9 @@
  *     for each choice: vlm_json_choice(), vlm_out_json() for each piece of
  *     its text, vlm_json_finish()
  *     vlm_json_end()
+ *
+ * Log probabilities are entries of engine/channel/vlm_logprob.h; 0 bytes of
+ * them are told as null.
  */
 
 #ifndef VLM_ANSWER_H
@@ -50,7 +53,7 @@ typedef struct {
 
 void vlm_sse_role(vlm_out_t *o, const vlm_answer_t *a, unsigned choice);
 void vlm_sse_text(vlm_out_t *o, const vlm_answer_t *a, unsigned choice,
-    const char *text, size_t len);
+    const char *text, size_t len, const void *logprobs, size_t nlogprobs);
 void vlm_sse_finish(vlm_out_t *o, const vlm_answer_t *a, unsigned choice,
     unsigned reason);
 void vlm_sse_usage(vlm_out_t *o, const vlm_answer_t *a,
@@ -61,7 +64,8 @@ void vlm_sse_ping(vlm_out_t *o);
 
 void vlm_json_begin(vlm_out_t *o, const vlm_answer_t *a);
 void vlm_json_choice(vlm_out_t *o, unsigned choice);
-void vlm_json_finish(vlm_out_t *o, unsigned reason);
+void vlm_json_finish(vlm_out_t *o, unsigned reason, const void *logprobs,
+    size_t nlogprobs);
 void vlm_json_end(vlm_out_t *o, const vlm_usage_t *usage);
 
 /* the body of an error answer, a newline at its end as vlm_json_end() too */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/channel/vlm_wire.h"
+#include "engine/channel/vlm_logprob.h"
 #include "ngx_vlm_module/core/vlm_accept.h"
 #include "ngx_vlm_module/core/vlm_answer.h"
 #include "ngx_vlm_module/core/vlm_form.h"
@@ -21,6 +21,7 @@ static void check_utf8(void);
 static int valid(const uint8_t *p, size_t len);
 static void check_out(void);
 static void check_answers(void);
+static void check_logprobs(void);
 static void check_fail(void);
 static void check_accept(void);
 static void text_is(vlm_out_t *o, const char *expected, const char *name);
@@ -32,6 +33,7 @@ main(void)
     check_utf8();
     check_out();
     check_answers();
+    check_logprobs();
     check_fail();
     check_accept();
 
@@ -222,7 +224,7 @@ check_answers(void)
             "\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}],"
             "\"usage\":null}\n\n", "role chunk");
 
-    vlm_sse_text(&o, &a, 1, "a\nb", 3);
+    vlm_sse_text(&o, &a, 1, "a\nb", 3, NULL, 0);
     text_is(&o, "data: {\"id\":\"chatcmpl-0123\","
             "\"object\":\"chat.completion.chunk\"," HEAD
             "\"choices\":[{\"index\":1,\"delta\":{\"content\":\"a\\nb\"},"
@@ -260,9 +262,9 @@ check_answers(void)
     vlm_json_choice(&o, 0);
     vlm_out_json(&o, "x", 1);
     vlm_out_json(&o, "\"y", 2);
-    vlm_json_finish(&o, VLM_FINISH_STOP);
+    vlm_json_finish(&o, VLM_FINISH_STOP, NULL, 0);
     vlm_json_choice(&o, 1);
-    vlm_json_finish(&o, VLM_FINISH_LENGTH);
+    vlm_json_finish(&o, VLM_FINISH_LENGTH, NULL, 0);
     vlm_json_end(&o, &usage);
     text_is(&o, "{\"id\":\"chatcmpl-0123\",\"object\":\"chat.completion\","
             HEAD "\"choices\":[{\"index\":0,\"message\":"
@@ -287,6 +289,63 @@ check_answers(void)
     text_is(&o, "data: {\"error\":{\"message\":\"busy\","
             "\"type\":\"server_error\",\"param\":null,\"code\":null}}\n\n",
             "error event");
+}
+
+
+static void
+check_logprobs(void)
+{
+    char            buf[4096];
+    size_t          used;
+    uint8_t         data[256];
+    vlm_out_t       o;
+    vlm_answer_t    a;
+    vlm_logprobs_t  e;
+
+    memset(&a, 0, sizeof(vlm_answer_t));
+    memset(&e, 0, sizeof(vlm_logprobs_t));
+
+    e.token.bytes = "\xe2\x82";
+    e.token.length = 2;
+    e.token.logprob = -1.25f;
+    e.ntop = 2;
+    e.top[0].bytes = "\"a";
+    e.top[0].length = 2;
+    e.top[0].logprob = 0;
+    e.top[1].bytes = "";
+    e.top[1].length = 0;
+    e.top[1].logprob = VLM_MIN_LOGPROB;
+    used = vlm_logprobs_append(data, sizeof(data), 0, &e);
+
+    e.token.logprob = -1e-7f;
+    e.ntop = 0;
+    used = vlm_logprobs_append(data, sizeof(data), used, &e);
+
+    e.token.logprob = -1e-20f;
+    used = vlm_logprobs_append(data, sizeof(data), used, &e);
+
+    vlm_out_init(&o, buf, sizeof(buf) - 1);
+
+#define CONTENT                                                               \
+    "{\"content\":[{\"token\":\"\\ufffd\\ufffd\",\"logprob\":-1.25,"            \
+    "\"bytes\":[226,130],\"top_logprobs\":["                                  \
+    "{\"token\":\"\\\"a\",\"logprob\":0,\"bytes\":[34,97]},"                   \
+    "{\"token\":\"\",\"logprob\":-9999,\"bytes\":[]}]},"                      \
+    "{\"token\":\"\\ufffd\\ufffd\",\"logprob\":-0.0000001,"                     \
+    "\"bytes\":[226,130],\"top_logprobs\":[]},"                               \
+    "{\"token\":\"\\ufffd\\ufffd\",\"logprob\":0,"                              \
+    "\"bytes\":[226,130],\"top_logprobs\":[]}],\"refusal\":null}"
+
+    vlm_sse_text(&o, &a, 3, "", 0, data, used);
+    text_is(&o, "data: {\"id\":\"chatcmpl-\","
+            "\"object\":\"chat.completion.chunk\",\"created\":0,"
+            "\"model\":\"\",\"choices\":[{\"index\":3,"
+            "\"delta\":{\"content\":\"\"},\"logprobs\":" CONTENT ","
+            "\"finish_reason\":null}]}\n\n", "a chunk with log probabilities");
+
+    vlm_json_finish(&o, VLM_FINISH_LENGTH, data, used);
+    text_is(&o, "\"},\"logprobs\":" CONTENT ",\"finish_reason\":\"length\"}",
+            "and a choice");
 }
 
 
