@@ -25,7 +25,6 @@ typedef struct {
     int                 help;
     int                 version;
     int                 check;
-    int                 deterministic;
 
     const char         *args[2];        /* not options, in order */
     int                 nargs;

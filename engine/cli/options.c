@@ -142,13 +142,15 @@ static const vlm_option_t  options[] = {
     { "decode", NULL, T, set_flag, OFF(decode), 0, 0, 0,
       "from ids to text" },
 
-    { "device", "auto|cpu", S|R, set_device, 0, 0, 0, 0,
-      "where to compute" },
+    { "device", "auto|cpu|cuda[:N]|emu", S|R, set_device, 0, 0, 0, 0,
+      "where to compute; emu is for tests" },
+    { "gpu-memory-utilization", "X", S|R, set_float, ENG(gpu_utilization),
+      0.01, 1, 0, "share of a GPU's memory to take (0.9)" },
     { "threads", "N", S|R, set_int, ENG(threads), 1, 1024, 0,
       "threads that compute (all CPUs)" },
     { "image-threads", "N", S|R, set_int, ENG(image_threads), 1, 64, 0,
       "threads that decode pictures (2)" },
-    { "deterministic", NULL, S|R, set_flag, OFF(deterministic), 0, 0, 0,
+    { "deterministic", NULL, S|R, set_flag, ENG(deterministic), 0, 0, 0,
       "same bits every time: always so on the CPU" },
     { "embedding-dtype", "bf16|f16|f32", S|R, set_dtype, 0, 0, 0, 0,
       "type to which pictures' embeddings are rounded (bf16)" },
@@ -185,8 +187,6 @@ static const vlm_option_t  options[] = {
     { "vision-quantization", "none", S|R, set_only, 0, 0, 0, 0, NULL },
     { "prefix-cache", "off", S|R, set_only, 0, 0, 0, 0, NULL },
     { "embedding-cache-memory", "0", S|R, set_only, 0, 0, 0, 0, NULL },
-    { "gpu-memory-utilization", "X", S|R, set_unsupported, 0, 0, 0, 0,
-      NULL },
     { "redis", "URL", S|R, set_unsupported, 0, 0, 0, 0, NULL },
     { "redis-password-file", "FILE", S|R, set_unsupported, 0, 0, 0, 0,
       NULL },
@@ -427,16 +427,36 @@ static int
 set_device(vlm_options_t *o, const vlm_option_t *opt, const char *value,
     vlm_error_t *err)
 {
-    if (strcmp(value, "auto") == 0 || strcmp(value, "cpu") == 0) {
-        return VLM_OK;
+    int                 n, index;
+    vlm_engine_conf_t  *e;
+
+    e = &o->server.engine;
+    n = 0;
+
+    if (strcmp(value, "auto") == 0) {
+        e->device = VLM_DEVICE_AUTO;
+
+    } else if (strcmp(value, "cpu") == 0) {
+        e->device = VLM_DEVICE_CPU;
+
+    } else if (strcmp(value, "emu") == 0) {
+        e->device = VLM_DEVICE_EMU;
+
+    } else if (strcmp(value, "cuda") == 0) {
+        e->device = VLM_DEVICE_CUDA;
+        e->device_index = 0;
+
+    } else if (sscanf(value, "cuda:%2d%n", &index, &n) == 1
+               && value[n] == '\0' && index >= 0)
+    {
+        e->device = VLM_DEVICE_CUDA;
+        e->device_index = index;
+
+    } else {
+        return bad(err, opt, value, "must be auto, cpu, cuda, cuda:N or emu");
     }
 
-    if (strncmp(value, "cuda", 4) == 0 || strcmp(value, "emu") == 0) {
-        return bad(err, opt, value, "is not supported by this build, which "
-                   "has cpu");
-    }
-
-    return bad(err, opt, value, "must be auto or cpu");
+    return VLM_OK;
 }
 
 
@@ -588,6 +608,7 @@ set_defaults(vlm_options_t *o)
 
     e = &o->server.engine;
     e->image_threads = 2;
+    e->gpu_utilization = 0.9f;
     e->embedding_dtype = VLM_BF16;
     e->max_num_seqs = 16;
     e->max_rows = 256;

@@ -58,6 +58,13 @@ vlm_compute_main(void *data)
 
         rc = vlm_step(e);
         idle = idle && (rc == VLM_AGAIN);
+
+        if (vlm_device_lost(e)) {
+            vlm_fail(&err, 500, NULL, "device %s is lost: the engine must "
+                     "be started again", e->ops->name);
+            vlm_mail_state(e, VLM_STATE_FAILED, &err);
+            break;
+        }
     }
 
     return NULL;

@@ -213,14 +213,17 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
 static int
 open_model(vlm_engine_t *e, vlm_error_t *err)
 {
-    char                     text[256];
     uint64_t                 block;
     vlm_model_options_t      opt;
     const vlm_model_info_t  *info;
 
+    if (vlm_device_open(e, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
     opt.min_pixels = e->conf.min_pixels;
     opt.max_pixels = e->conf.max_pixels;
-    opt.cpu_pixels = 1;
+    opt.cpu_pixels = e->device_kind != VLM_DEVICE_CUDA;
 
     e->model = vlm_model_open(e->conf.model, &opt, err);
     if (e->model == NULL) {
@@ -231,11 +234,6 @@ open_model(vlm_engine_t *e, vlm_error_t *err)
 
     snprintf(e->name, sizeof(e->name), "%s",
              e->conf.name != NULL ? e->conf.name : info->name);
-
-    e->dev = vlm_cpu_device(e->conf.threads, &e->ops, text, sizeof(text));
-    if (e->dev == NULL) {
-        return vlm_fail(err, 500, NULL, "%s", text);
-    }
 
     block = vlm_decoder_block_bytes(e->model, e->dev, e->ops,
                                     e->conf.block_size);
@@ -326,7 +324,5 @@ vlm_unload(vlm_engine_t *e)
         vlm_model_free(e->model);
     }
 
-    if (e->dev != NULL) {
-        vlm_cpu_device_destroy(e->dev);
-    }
+    vlm_device_close(e);
 }

@@ -28,9 +28,22 @@
 typedef struct vlm_engine_s  vlm_engine_t;
 typedef struct vlm_req_s     vlm_req_t;
 
+typedef enum {
+    VLM_DEVICE_AUTO = 0,                /* CUDA, else the CPU */
+    VLM_DEVICE_CPU,
+    VLM_DEVICE_CUDA,
+    VLM_DEVICE_EMU                      /* CUDA's sources on the host */
+} vlm_device_kind_t;
+
 typedef struct {
     const char     *model;              /* directory */
     const char     *name;               /* served as; NULL: the model's */
+    vlm_device_kind_t  device;
+    int             device_index;       /* of CUDA */
+    int             deterministic;      /* it is not by itself */
+    float           gpu_utilization;    /* share of its memory */
+    uint64_t        device_memory;      /* set by the engine: what may be
+                                           taken, 0: the host's */
     int             threads;            /* 0: all CPUs */
     int             image_threads;
     vlm_dtype_t     embedding_dtype;
@@ -191,7 +204,7 @@ typedef struct {
     uint64_t        weights;
     uint64_t        kv;
     uint64_t        work;
-    uint64_t        available;          /* MemAvailable, cgroup */
+    uint64_t        available;          /* MemAvailable, cgroup; or CUDA's */
     int32_t         nblocks;
     int32_t         context;            /* in force */
 } vlm_memory_t;

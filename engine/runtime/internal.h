@@ -154,6 +154,7 @@ struct vlm_engine_s {
     /* set by the compute thread before READY, read-only from then on */
 
     vlm_device_t       *dev;
+    vlm_device_kind_t   device_kind;    /* never AUTO */
     const vlm_ops_t    *ops;
     vlm_model_t        *model;
     vlm_memory_t        mem;
@@ -186,6 +187,16 @@ struct vlm_engine_s {
     vlm_gauges_t        gauges;
     uint32_t            service_ms;     /* recent mean of a running answer */
 };
+
+
+/* ---- the device (device.c) ---- */
+
+/* by conf.device; sets conf.device_memory */
+int vlm_device_open(vlm_engine_t *e, vlm_error_t *err);
+void vlm_device_close(vlm_engine_t *e);
+
+/* 1: it will never work again in this process */
+int vlm_device_lost(const vlm_engine_t *e);
 
 
 /* ---- mail (mail.c): from any thread, about a request that it has ---- */

@@ -12,6 +12,7 @@
 
 #define MIB             (1024.0 * 1024.0)
 #define DEFAULT_KV      (1ull << 30)
+#define DEVICE_WORK     (256ull << 20)  /* of the libraries there */
 #define LEAST_CONTEXT   256             /* less is of no use by default */
 
 
@@ -155,13 +156,21 @@ sub0(uint64_t a, uint64_t b)
 }
 
 
-/* all seats at full length are enough; a tenth is left for others */
+/*
+ * All seats at full length are enough; a tenth is left for others, but of a
+ * device's memory, of which only a share was to be taken.
+ */
 
 static uint64_t
 default_blocks(const vlm_engine_conf_t *conf, uint64_t full,
     uint64_t block_bytes, uint64_t left)
 {
     uint64_t  blocks, least;
+
+    if (conf->device_memory != 0) {
+        blocks = left / block_bytes;
+        return blocks > 0 ? blocks : 1;
+    }
 
     blocks = DEFAULT_KV / block_bytes;
     blocks = blocks > full ? blocks : full;
@@ -191,10 +200,16 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
 
     mem->weights = info->weight_bytes;
     mem->work = work_bytes(conf, info);
-    mem->available = mem_available();
 
-    cgroup = cgroup_available();
-    mem->available = cgroup < mem->available ? cgroup : mem->available;
+    if (conf->device_memory != 0) {
+        mem->available = conf->device_memory;
+        mem->work += DEVICE_WORK;
+
+    } else {
+        mem->available = mem_available();
+        cgroup = cgroup_available();
+        mem->available = cgroup < mem->available ? cgroup : mem->available;
+    }
 
     want = conf->max_model_len != 0 ? conf->max_model_len : info->context;
 

@@ -367,17 +367,13 @@ server_loaded(vlm_server_t *s, vlm_error_t *err)
 {
     int  state;
 
-    if (s->state != VLM_STATE_LOADING) {
-        return VLM_OK;
-    }
-
     state = vlm_engine_state(s->engine, err);
 
     if (state == VLM_STATE_FAILED) {
         return VLM_ERROR;
     }
 
-    if (state == VLM_STATE_READY) {
+    if (state == VLM_STATE_READY && s->state == VLM_STATE_LOADING) {
         vlm_log(VLM_LOG_INFO, "ready");
         s->loaded = 1;
         server_set_state(s, VLM_STATE_READY);

@@ -1,0 +1,161 @@
+
+/* The device that computes: chosen by --device, CUDA, the CPU or the shim. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/runtime/internal.h"
+#include "kernels/cuda/vlm_cuda.h"
+
+
+static int device_cuda(vlm_engine_t *e, char *text, size_t size);
+static int device_cpu(vlm_engine_t *e, char *text, size_t size);
+
+
+/* VLM_CUDA_DTYPE=f32 is for tests: what bfloat16 costs, it shows */
+
+static vlm_cuda_options_t
+cuda_options(const vlm_engine_t *e)
+{
+    const char          *dtype;
+    vlm_cuda_options_t   opt;
+
+    memset(&opt, 0, sizeof(opt));
+
+    dtype = getenv("VLM_CUDA_DTYPE");
+
+    opt.f32 = dtype != NULL && strcmp(dtype, "f32") == 0;
+    opt.deterministic = e->conf.deterministic;
+
+    return opt;
+}
+
+
+int
+vlm_device_open(vlm_engine_t *e, vlm_error_t *err)
+{
+    int                 rc;
+    char                text[256];
+    vlm_cuda_options_t  opt;
+
+    e->device_kind = e->conf.device;
+
+    switch (e->conf.device) {
+
+    case VLM_DEVICE_AUTO:
+        rc = device_cuda(e, text, sizeof(text));
+
+        if (rc == VLM_OK) {
+            e->device_kind = VLM_DEVICE_CUDA;
+            break;
+        }
+
+        vlm_log(VLM_LOG_INFO, "computing on the CPU: %s", text);
+
+        e->device_kind = VLM_DEVICE_CPU;
+        rc = device_cpu(e, text, sizeof(text));
+        break;
+
+    case VLM_DEVICE_CUDA:
+        rc = device_cuda(e, text, sizeof(text));
+        break;
+
+    case VLM_DEVICE_EMU:
+        opt = cuda_options(e);
+        e->dev = vlm_emu_device(&opt, &e->ops, text, sizeof(text));
+        rc = e->dev != NULL ? VLM_OK : VLM_ERROR;
+        break;
+
+    default:
+        rc = device_cpu(e, text, sizeof(text));
+        break;
+    }
+
+    return rc == VLM_OK ? VLM_OK : vlm_fail(err, 500, NULL, "%s", text);
+}
+
+
+static int
+device_cuda(vlm_engine_t *e, char *text, size_t size)
+{
+    double              most;
+    size_t              left, total;
+    vlm_cuda_options_t  opt;
+
+    opt = cuda_options(e);
+    e->dev = vlm_cuda_device(e->conf.device_index, &opt, &e->ops, text, size);
+
+    if (e->dev == NULL) {
+        return VLM_ERROR;
+    }
+
+    if (vlm_cuda_memory(e->dev, &left, &total) != 0) {
+        snprintf(text, size, "device %s does not tell its memory",
+                 e->ops->name);
+        vlm_cuda_device_destroy(e->dev);
+        e->dev = NULL;
+        return VLM_ERROR;
+    }
+
+    /* a share of all memory, of which others may have some already */
+
+    most = (double) e->conf.gpu_utilization * (double) total
+           - (double) (total - left);
+
+    e->conf.device_memory = most > 1 ? (uint64_t) most : 1;
+
+    return VLM_OK;
+}
+
+
+static int
+device_cpu(vlm_engine_t *e, char *text, size_t size)
+{
+    e->dev = vlm_cpu_device(e->conf.threads, &e->ops, text, size);
+
+    return e->dev != NULL ? VLM_OK : VLM_ERROR;
+}
+
+
+void
+vlm_device_close(vlm_engine_t *e)
+{
+    if (e->dev == NULL) {
+        return;
+    }
+
+    switch (e->device_kind) {
+
+    case VLM_DEVICE_CUDA:
+        vlm_cuda_device_destroy(e->dev);
+        break;
+
+    case VLM_DEVICE_EMU:
+        vlm_emu_device_destroy(e->dev);
+        break;
+
+    default:
+        vlm_cpu_device_destroy(e->dev);
+        break;
+    }
+
+    e->dev = NULL;
+}
+
+
+int
+vlm_device_lost(const vlm_engine_t *e)
+{
+    switch (e->device_kind) {
+
+    case VLM_DEVICE_CUDA:
+        return vlm_cuda_lost(e->dev);
+
+    case VLM_DEVICE_EMU:
+        return vlm_emu_lost(e->dev);
+
+    default:
+        return 0;
+    }
+}
