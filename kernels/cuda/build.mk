@@ -80,6 +80,15 @@ LIBS += -ldl
 
 endif
 
-$(call lib,cuda): $(emu_obj) $(cuda_obj)
+# made again when nvcc has come or gone
+
+cuda_stamp := $(B)/cuda-$(if $(NVCC),nvcc,none)
+
+$(cuda_stamp):
+	@mkdir -p $(B)
+	@rm -f $(B)/cuda-*
+	@touch $@
+
+$(call lib,cuda): $(emu_obj) $(cuda_obj) $(cuda_stamp)
 	@rm -f $@
-	@ar rcs $@ $^
+	@ar rcs $@ $(filter %.o,$^)

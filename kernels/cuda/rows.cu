@@ -2,11 +2,15 @@
 /* operations that work row by row: copies, embeddings, norms */
 
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/vector.cuh"
 
 
 #define COPY_THREADS  256
 #define NORM_THREADS  256
 #define NORM_WARPS    (NORM_THREADS / VLM_WARP)
+
+/* elements of one load */
+#define WIDE          4
 
 
 VLM_CUDA_BEGIN
@@ -41,6 +45,32 @@ static int is_float(vlm_queue_t *q, const vlm_tensor_t *t, const char *op);
 static void copy_rows(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const int32_t *to, const int32_t *from, int64_t n,
     const char *op);
+
+
+/* do rows begin where WIDE elements may be loaded at once? */
+
+template <typename T>
+static bool
+is_aligned(const void *p, int64_t stride)
+{
+    return (uintptr_t) p % (WIDE * sizeof(T)) == 0 && stride % WIDE == 0;
+}
+
+
+template <typename T, int N>
+static __device__ __forceinline__ void
+store_pack(T *to, const float *from)
+{
+    int           i;
+    pack_t<T, N>  p;
+
+    VLM_UNROLL
+    for (i = 0; i < N; i++) {
+        from_f32(&p.v[i], from[i]);
+    }
+
+    *(pack_t<T, N> *) to = p;
+}
 
 
 template <typename Y, typename X>
@@ -200,14 +230,18 @@ vlm_cuda_embed(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_weight_t *w,
 }
 
 
-/* a block norms one row, which may be its own result */
+/*
+ * A block norms one row, which may be its own result; N elements of a thread
+ * lie beside each other.
+ */
 
-template <typename T>
+template <typename T, int N>
 __global__ void __launch_bounds__(NORM_THREADS)
 norm_kernel(norm_t n)
 {
     T        *y;
-    float     v, mean, scale, sum;
+    int       j;
+    float     v[N], gain[N], bias[N], mean, scale, sum;
     int32_t   i;
     const T  *x;
 
@@ -220,8 +254,14 @@ norm_kernel(norm_t n)
     if (n.layer) {
         sum = 0.0f;
 
-        for (i = (int32_t) threadIdx.x; i < n.cols; i += NORM_THREADS) {
-            sum += to_f32(x[i]);
+        for (i = (int32_t) threadIdx.x * N; i < n.cols; i += NORM_THREADS * N)
+        {
+            load_pack<T, N>(v, x + i);
+
+            VLM_UNROLL
+            for (j = 0; j < N; j++) {
+                sum += v[j];
+            }
         }
 
         mean = block_sum(sum, work) / (float) n.cols;
@@ -229,17 +269,54 @@ norm_kernel(norm_t n)
 
     sum = 0.0f;
 
-    for (i = (int32_t) threadIdx.x; i < n.cols; i += NORM_THREADS) {
-        v = to_f32(x[i]) - mean;
-        sum += v * v;
+    for (i = (int32_t) threadIdx.x * N; i < n.cols; i += NORM_THREADS * N) {
+        load_pack<T, N>(v, x + i);
+
+        VLM_UNROLL
+        for (j = 0; j < N; j++) {
+            sum += (v[j] - mean) * (v[j] - mean);
+        }
     }
 
     scale = 1.0f / sqrtf(block_sum(sum, work) / (float) n.cols + n.eps);
 
-    for (i = (int32_t) threadIdx.x; i < n.cols; i += NORM_THREADS) {
-        v = (to_f32(x[i]) - mean) * scale * n.gain[i];
-        from_f32(&y[i], n.bias != NULL ? v + n.bias[i] : v);
+    for (i = (int32_t) threadIdx.x * N; i < n.cols; i += NORM_THREADS * N) {
+        load_pack<T, N>(v, x + i);
+        load_pack<float, N>(gain, n.gain + i);
+
+        if (n.bias != NULL) {
+            load_pack<float, N>(bias, n.bias + i);
+        }
+
+        VLM_UNROLL
+        for (j = 0; j < N; j++) {
+            v[j] = (v[j] - mean) * scale * gain[j];
+            v[j] += n.bias != NULL ? bias[j] : 0.0f;
+        }
+
+        store_pack<T, N>(y + i, v);
     }
+}
+
+
+/* wide loads where all rows and tables allow them */
+
+template <typename T>
+static void
+launch_norm(vlm_queue_t *q, const norm_t *n, int64_t rows)
+{
+    void (*kernel)(norm_t);
+
+    kernel = norm_kernel<T, 1>;
+
+    if (n->cols % WIDE == 0 && is_aligned<T>(n->x, n->x_stride)
+        && is_aligned<T>(n->y, n->y_stride) && is_aligned<float>(n->gain, 0)
+        && is_aligned<float>(n->bias, 0))
+    {
+        kernel = norm_kernel<T, WIDE>;
+    }
+
+    VLM_LAUNCH(q, "norm", kernel, (unsigned) rows, NORM_THREADS, 0, *n);
 }
 
 
@@ -271,9 +348,7 @@ vlm_cuda_norm(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
     n.eps = eps;
     n.layer = kind == VLM_NORM_LAYER;
 
-    VLM_BY_ACT(x->dtype, T,
-               VLM_LAUNCH(q, "norm", norm_kernel<T>, (unsigned) x->rows,
-                          NORM_THREADS, 0, n));
+    VLM_BY_ACT(x->dtype, T, launch_norm<T>(q, &n, x->rows));
 }
 
 
