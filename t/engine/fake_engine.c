@@ -21,7 +21,9 @@
  * removes the socket and exits.  The default answer is
  * "roles=...;pictures=N;sha=XXXXXXXX,...;prompt=..." in --tokens pieces (fewer
  * if it is shorter), for "slow" it is "t0 t1 t2 ...".  max_tokens cuts it,
- * with finish "length".  A usage of 10 prompt tokens, 64 a picture and one for
+ * with finish "length".  Log probabilities, if asked for, are -(N % 8) / 4 for
+ * token number N and 1 less for each alternative, whose bytes are the token's
+ * with the alternative's number before them.  A usage of 10 prompt tokens, 64 a picture and one for
  * 4 bytes of the answer; completion tokens count the end token too; outcomes
  * of the cache are miss, joined, hit-memory, hit-redis, prefix in turn.
  *
@@ -40,7 +42,7 @@
  *   garbage KIND [N]             after N tokens (1); KIND is type, size0,
  *                                small, odd, large, tail, length, choice,
  *                                slot, generation, reason, stage, status,
- *                                code, outcome
+ *                                code, outcome, logprobs
  *   stale                        events of other generations in between
  *   wrong-slot                   events for another slot in between
  *   after-done                   one more text after DONE
@@ -50,6 +52,9 @@
  *                                tokens go on as in "slow"
  *   length                       finish reason "length"
  *   choices K                    K choices
+ *   turns MS                     choices one after the other, MS between them
+ *   logprobs K                   log probabilities with K alternatives of 200
+ *                                bytes, asked for or not
  *   hold                         input is released only with DONE
  *
  * Modes of a connection (--mode alone):

@@ -40,6 +40,8 @@ typedef enum {
     MODE_DEAF,
     MODE_LENGTH,
     MODE_CHOICES,
+    MODE_TURNS,
+    MODE_LOGPROBS,
     MODE_HOLD
 } mode_e;
 
@@ -73,7 +75,8 @@ typedef enum {
     GARBAGE_STAGE,
     GARBAGE_STATUS,
     GARBAGE_CODE,
-    GARBAGE_OUTCOME
+    GARBAGE_OUTCOME,
+    GARBAGE_LOGPROBS
 } garbage_e;
 
 /* what comes next for a request */
@@ -130,6 +133,7 @@ struct job_s {
     unsigned        token;
     unsigned        nchoices;
     unsigned        finished;           /* choices */
+    int             logprobs;           /* alternatives, -1: not asked for */
     unsigned        extra;              /* events of stale, wrong-slot */
     int64_t         delay;
     int             length;             /* finish reason */
@@ -190,7 +194,9 @@ void new_event(vlm_event_t *e, uint16_t type);
 /* OK, or AGAIN: later; the peer may be closed afterwards */
 int send_event(job_t *job, vlm_event_t *e);
 
-int send_token(job_t *job, unsigned n);
+/* token number n of a choice */
+int send_token(job_t *job, unsigned choice, unsigned n);
+int send_finish(job_t *job, unsigned choice);
 
 /* stale, wrong-slot: texts that the module must not take */
 int send_intruder(job_t *job);

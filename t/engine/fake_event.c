@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "engine/channel/vlm_logprob.h"
 #include "t/engine/fake_engine.h"
 
 
@@ -75,15 +76,65 @@ token_text(job_t *job, unsigned n, const char **text, uint32_t *len)
 }
 
 
+static void
+token_logprobs(job_t *job, unsigned n, vlm_event_t *e)
+{
+    int             i;
+    size_t          len;
+    char            bytes[VLM_MAX_TOP_LOGPROBS][VLM_MAX_TOKEN_BYTES];
+    vlm_logprobs_t  entry;
+
+    static char     buf[VLM_MAX_EVENT_LOGPROBS];
+
+    entry.token.bytes = e->text;
+    entry.token.length = e->u.text.length;
+    entry.token.logprob = -(float) (n % 8) / 4;
+    entry.ntop = (uint32_t) job->logprobs;
+
+    for (i = 0; i < job->logprobs; i++) {
+        len = (job->script.mode == MODE_LOGPROBS) ? 200 : e->u.text.length;
+
+        memset(bytes[i], 'x', sizeof(bytes[i]));
+        bytes[i][0] = (char) ('0' + i % 10);
+        memcpy(bytes[i] + 1, e->text, e->u.text.length);
+
+        entry.top[i].bytes = bytes[i];
+        entry.top[i].length = (uint32_t) (len + 1);
+        entry.top[i].logprob = entry.token.logprob - (float) i;
+    }
+
+    e->logprobs = buf;
+    e->u.text.nlogprobs = (uint32_t)
+                          vlm_logprobs_append(buf, sizeof(buf), 0, &entry);
+}
+
+
 int
-send_token(job_t *job, unsigned n)
+send_token(job_t *job, unsigned choice, unsigned n)
 {
     vlm_event_t  e;
 
     new_event(&e, VLM_EVENT_TEXT);
-    e.choice = (uint16_t) (n % job->nchoices);
+    e.choice = (uint16_t) choice;
     e.u.text.ntokens = 1;
-    token_text(job, n / job->nchoices, &e.text, &e.u.text.length);
+    token_text(job, n, &e.text, &e.u.text.length);
+
+    if (job->logprobs >= 0 && e.u.text.length < VLM_MAX_TOKEN_BYTES) {
+        token_logprobs(job, n, &e);
+    }
+
+    return send_event(job, &e);
+}
+
+
+int
+send_finish(job_t *job, unsigned choice)
+{
+    vlm_event_t  e;
+
+    new_event(&e, VLM_EVENT_FINISH);
+    e.choice = (uint16_t) choice;
+    e.u.finish.reason = job->length ? VLM_FINISH_LENGTH : VLM_FINISH_STOP;
 
     return send_event(job, &e);
 }
@@ -216,6 +267,13 @@ garbage_event(job_t *job)
         e.u.progress.stage = 77;
         break;
 
+    case GARBAGE_LOGPROBS:
+        new_event(&e, VLM_EVENT_TEXT);
+        e.u.text.ntokens = 1;
+        e.u.text.nlogprobs = 8;
+        e.logprobs = "\0\0\0\0\x01\0\0\0";
+        break;
+
     case GARBAGE_OUTCOME:
         new_event(&e, VLM_EVENT_DONE);
         e.u.done.noutcomes = 1u << 31;
@@ -249,6 +307,7 @@ send_garbage(job_t *job)
     case GARBAGE_STATUS:
     case GARBAGE_CODE:
     case GARBAGE_OUTCOME:
+    case GARBAGE_LOGPROBS:
         garbage_event(job);
         break;
 

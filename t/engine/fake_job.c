@@ -173,10 +173,29 @@ step_simple(job_t *job, uint16_t type, step_e next)
 }
 
 
+/* a choice is complete, the next one has to wait */
+
+static int
+step_turn(job_t *job, int64_t now)
+{
+    int  rc;
+
+    rc = send_finish(job, job->finished);
+
+    if (rc == VLM_CHANNEL_OK) {
+        job->finished++;
+        job->due = now + job->script.ms;
+    }
+
+    return rc;
+}
+
+
 static int
 step_token(job_t *job, int64_t now)
 {
-    int  rc;
+    int       rc;
+    unsigned  choice, n;
 
     if (fault(job)) {
         return VLM_CHANNEL_OK;
@@ -200,7 +219,19 @@ step_token(job_t *job, int64_t now)
         job->extra++;
     }
 
-    rc = send_token(job, job->token);
+    choice = job->token % job->nchoices;
+    n = job->token / job->nchoices;
+
+    if (job->script.mode == MODE_TURNS) {
+        choice = job->token / job->ntokens;
+        n = job->token % job->ntokens;
+
+        if (choice != job->finished) {
+            return step_turn(job, now);
+        }
+    }
+
+    rc = send_token(job, choice, n);
 
     if (rc == VLM_CHANNEL_OK) {
         job->token++;
@@ -214,8 +245,7 @@ step_token(job_t *job, int64_t now)
 static int
 step_finish(job_t *job)
 {
-    int          rc;
-    vlm_event_t  e;
+    int  rc;
 
     if (job->finished == job->nchoices
         || job->script.mode == MODE_UNFINISHED)
@@ -225,11 +255,7 @@ step_finish(job_t *job)
         return VLM_CHANNEL_OK;
     }
 
-    new_event(&e, VLM_EVENT_FINISH);
-    e.choice = (uint16_t) job->finished;
-    e.u.finish.reason = job->length ? VLM_FINISH_LENGTH : VLM_FINISH_STOP;
-
-    rc = send_event(job, &e);
+    rc = send_finish(job, job->finished);
 
     if (rc == VLM_CHANNEL_OK) {
         job->finished++;
@@ -352,7 +378,7 @@ step(job_t *job, int64_t now)
         return step_done(job, now);
 
     case STEP_AFTER_DONE:
-        rc = send_token(job, 0);
+        rc = send_token(job, 0, 0);
 
         if (rc == VLM_CHANNEL_OK) {
             job->step = STEP_GONE;
@@ -506,6 +532,9 @@ job_plan(job_t *job, const vlm_request_t *req)
                          + (unsigned) job->text_len / 4;
     job->nchoices = (s->mode == MODE_CHOICES) ? s->kind
                                               : req->sampling.nchoices;
+    job->logprobs = (s->mode == MODE_LOGPROBS) ? (int) s->kind
+                    : req->sampling.logprobs ? (int) req->sampling.top_logprobs
+                    : -1;
     job->delay = conf.delay;
     job->ntokens = conf.tokens;
     job->length = (s->mode == MODE_LENGTH);

@@ -12,8 +12,8 @@
 static const char  *mode_names[] = {
     "ok", "text", "slow", "silent", "progress", "queued", "error", "busy",
     "late-error", "die", "close", "garbage", "stale", "wrong-slot",
-    "after-done", "unfinished", "flood", "deaf", "length", "choices", "hold",
-    NULL
+    "after-done", "unfinished", "flood", "deaf", "length", "choices", "turns",
+    "logprobs", "hold", NULL
 };
 
 const char  *meet_names[] = {
@@ -25,7 +25,7 @@ const char  *meet_names[] = {
 static const char  *garbage_names[] = {
     "type", "size0", "small", "odd", "large", "tail", "length", "choice",
     "slot", "generation", "reason", "stage", "status", "code", "outcome",
-    NULL
+    "logprobs", NULL
 };
 
 
@@ -214,6 +214,10 @@ script_parse(script_t *s, const char *line)
     case MODE_CHOICES:
         s->kind = (unsigned) number(a, 2);
         return (s->kind < 1 || s->kind > VLM_MAX_CHOICES) ? -1 : 0;
+
+    case MODE_LOGPROBS:
+        s->kind = (unsigned) number(a, 0);
+        return (s->kind > VLM_MAX_TOP_LOGPROBS) ? -1 : 0;
 
     default:
         s->ms = number(a, 0);
