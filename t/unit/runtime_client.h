@@ -97,6 +97,7 @@ served_init(served_t *s)
 
     e = &s->conf.engine;
     e->model = strdup(tap_path("models/demo"));
+    e->device = VLM_DEVICE_CPU;
     e->threads = 2;
     e->image_threads = 2;
     e->embedding_dtype = VLM_BF16;
