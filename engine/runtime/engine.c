@@ -286,7 +286,12 @@ load_runtime(vlm_engine_t *e, vlm_error_t *err)
     if (vlm_sched_init(&e->sched, e->conf.max_rows, e->conf.max_num_seqs,
                        e->mem.nblocks, e->conf.block_size)
         != VLM_OK
-        || vlm_plan_init(&e->plan, e->conf.max_num_seqs) != VLM_OK)
+        || vlm_plan_init(&e->plan, e->conf.max_num_seqs) != VLM_OK
+        || vlm_pace_init(&e->pace, e->conf.gap_factor > 1
+                                   ? e->conf.gap_factor
+                                   : VLM_DEFAULT_GAP_FACTOR,
+                         e->conf.max_num_seqs)
+           != VLM_OK)
     {
         return vlm_fail(err, 500, NULL, "no memory for the scheduler");
     }
@@ -301,6 +306,7 @@ void
 vlm_unload(vlm_engine_t *e)
 {
     vlm_tables_free(e);
+    vlm_pace_free(&e->pace);
     vlm_plan_free(&e->plan);
     vlm_sched_free(&e->sched);
 

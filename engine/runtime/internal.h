@@ -10,6 +10,7 @@
 #include <openssl/evp.h>
 
 #include "engine/runtime/engine.h"
+#include "engine/runtime/pace.h"
 #include "engine/runtime/sampling.h"
 #include "engine/runtime/scheduler.h"
 
@@ -169,6 +170,7 @@ struct vlm_engine_s {
     vlm_plan_t          plan;
     vlm_tables_t        tables;
     vlm_encoding_t      encoding;
+    vlm_pace_t          pace;
     uint64_t            step_us;        /* the last step with a row to show */
     int                 loaded_percent;
 
