@@ -404,7 +404,6 @@ static void
 test_same(rigs_t *rigs)
 {
     int                 i, differ;
-    char                err[256];
     float              *first, *y;
     rig_t               fixed;
     size_t              size;
@@ -423,9 +422,7 @@ test_same(rigs_t *rigs)
     t.rows[2] = 75;
     text_fill(&t, &seed);
 
-    fixed.emu = 1;
-    fixed.dev = vlm_emu_device(&opt, &fixed.ops, err, sizeof(err));
-    fixed.q = fixed.ops->queue_create(fixed.dev, 0);
+    rig_open_as(&fixed, rig_cuda(), &opt);
 
     size = (size_t) t.rows[0] * t.heads * t.dim * sizeof(float);
     first = text_in_steps(&fixed, &t, 1000, 0);

@@ -1,5 +1,8 @@
 
-/* the CUDA device on the host's shim beside the CPU's, for its tests */
+/*
+ * The CUDA device on the host's shim beside the CPU's, for its tests.  With
+ * VLM_TEST_CUDA=1 it is the machine's first GPU instead: the same checks.
+ */
 
 #ifndef CUDA_RIG_H
 #define CUDA_RIG_H
@@ -15,11 +18,17 @@
 #include "t/unit/lib/tap.h"
 
 
+typedef enum {
+    RIG_CPU = 0,
+    RIG_EMU,
+    RIG_GPU
+} rig_kind_t;
+
 typedef struct {
     vlm_device_t     *dev;
     const vlm_ops_t  *ops;
     vlm_queue_t      *q;
-    int               emu;
+    rig_kind_t        kind;
 } rig_t;
 
 /*
@@ -42,18 +51,36 @@ rig_stop(const char *what, const char *err)
 }
 
 
-static inline void
-rig_open(rig_t *rig, int emu, int f32)
+/* the shim, or the GPU in its place */
+
+static inline rig_kind_t
+rig_cuda(void)
 {
-    char                err[256];
-    vlm_cuda_options_t  opt;
+    return getenv("VLM_TEST_CUDA") != NULL ? RIG_GPU : RIG_EMU;
+}
 
-    memset(&opt, 0, sizeof(opt));
-    opt.f32 = f32;
 
-    rig->emu = emu;
-    rig->dev = emu ? vlm_emu_device(&opt, &rig->ops, err, sizeof(err))
-                   : vlm_cpu_device(1, &rig->ops, err, sizeof(err));
+static inline void
+rig_open_as(rig_t *rig, rig_kind_t kind, const vlm_cuda_options_t *opt)
+{
+    char  err[256];
+
+    rig->kind = kind;
+
+    switch (kind) {
+
+    case RIG_CPU:
+        rig->dev = vlm_cpu_device(1, &rig->ops, err, sizeof(err));
+        break;
+
+    case RIG_EMU:
+        rig->dev = vlm_emu_device(opt, &rig->ops, err, sizeof(err));
+        break;
+
+    default:
+        rig->dev = vlm_cuda_device(0, opt, &rig->ops, err, sizeof(err));
+        break;
+    }
 
     if (rig->dev == NULL) {
         rig_stop("device", err);
@@ -68,15 +95,35 @@ rig_open(rig_t *rig, int emu, int f32)
 
 
 static inline void
+rig_open(rig_t *rig, rig_kind_t kind, int f32)
+{
+    vlm_cuda_options_t  opt;
+
+    memset(&opt, 0, sizeof(opt));
+    opt.f32 = f32;
+
+    rig_open_as(rig, kind, &opt);
+}
+
+
+static inline void
 rig_close(rig_t *rig)
 {
     rig->ops->queue_destroy(rig->q);
 
-    if (rig->emu) {
-        vlm_emu_device_destroy(rig->dev);
+    switch (rig->kind) {
 
-    } else {
+    case RIG_CPU:
         vlm_cpu_device_destroy(rig->dev);
+        break;
+
+    case RIG_EMU:
+        vlm_emu_device_destroy(rig->dev);
+        break;
+
+    default:
+        vlm_cuda_device_destroy(rig->dev);
+        break;
     }
 }
 
@@ -84,9 +131,9 @@ rig_close(rig_t *rig)
 static inline void
 rigs_open(rigs_t *rigs)
 {
-    rig_open(&rigs->cpu, 0, 1);
-    rig_open(&rigs->f32, 1, 1);
-    rig_open(&rigs->bf16, 1, 0);
+    rig_open(&rigs->cpu, RIG_CPU, 1);
+    rig_open(&rigs->f32, rig_cuda(), 1);
+    rig_open(&rigs->bf16, rig_cuda(), 0);
 }
 
 
