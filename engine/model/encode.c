@@ -18,6 +18,8 @@ static int encode_upload(vlm_encode_job_t *job, const vlm_image_t *images,
 static void encode_positions(const vlm_encode_job_t *job, int32_t *row,
     int32_t *col);
 static double encode_total(const vlm_encode_job_t *job);
+static int64_t encode_end(const vlm_encode_job_t *job);
+static int64_t encode_unit(const vlm_encode_job_t *job);
 static int64_t encode_slice(const vlm_encode_job_t *job, double budget);
 static void encode_advance(vlm_encode_job_t *job);
 
@@ -316,29 +318,54 @@ vlm_encode_cost(const vlm_encode_job_t *job)
 }
 
 
+double
+vlm_encode_spent(const vlm_encode_job_t *job)
+{
+    return job->spent;
+}
+
+
+double
+vlm_encode_least(const vlm_encode_job_t *job)
+{
+    if (job->stage == VLM_STAGE_DONE) {
+        return 0;
+    }
+
+    return vlm_stage_cost(job, job->stage, job->row, encode_unit(job));
+}
+
+
 int
 vlm_encode_step(vlm_encode_job_t *job, double budget, vlm_error_t *err)
 {
+    double   cost;
     int64_t  n;
+
+    if (job->stage == VLM_STAGE_DONE) {
+        return VLM_OK;
+    }
 
     /* at least one slice, so that any budget makes progress */
 
-    while (job->stage != VLM_STAGE_DONE) {
+    do {
         n = encode_slice(job, budget);
+        cost = vlm_stage_cost(job, job->stage, job->row, n);
 
         vlm_stage_run(job, job->row, n);
-        budget -= vlm_stage_cost(job, job->stage, job->row, n);
 
+        budget -= cost;
+        job->spent += cost;
         job->row += n;
 
         if (job->row == job->nrows) {
             encode_advance(job);
         }
 
-        if (!(budget > 0)) {
-            break;
-        }
-    }
+        /* another one if at least half of it fits */
+
+    } while (job->stage != VLM_STAGE_DONE
+             && budget >= vlm_encode_least(job) / 2);
 
     if (vlm_model_sync(job->encoder->model, job->encoder->queue, err)
         == VLM_ERROR)
@@ -350,32 +377,50 @@ vlm_encode_step(vlm_encode_job_t *job, double budget, vlm_error_t *err)
 }
 
 
-/*
- * Rows of the next slice: what the budget allows, in whole tiles and merged
- * cells; in the first stage, of one picture.
- */
+/* where slices of the stage end: the first stage's in each picture */
+
+static int64_t
+encode_end(const vlm_encode_job_t *job)
+{
+    size_t  p;
+
+    if (job->stage != VLM_STAGE_PATCH) {
+        return job->nrows;
+    }
+
+    for (p = 0; job->row >= job->start[p + 1]; p++) { /* void */ }
+
+    return job->start[p + 1];
+}
+
+
+/* rows of the smallest slice: whole tiles and merged cells */
+
+static int64_t
+encode_unit(const vlm_encode_job_t *job)
+{
+    int64_t  left, unit;
+
+    unit = job->encoder->model->config.merge;
+    unit = unit * unit * 4;
+    left = encode_end(job) - job->row;
+
+    return unit < left ? unit : left;
+}
+
+
+/* rows of the next slice: what the budget allows, in whole units */
 
 static int64_t
 encode_slice(const vlm_encode_job_t *job, double budget)
 {
-    size_t   p;
     double   rows;
-    int64_t  n, end, unit;
+    int64_t  n, left, unit;
 
-    unit = job->encoder->model->config.merge;
-    unit = unit * unit * 4;
+    unit = encode_unit(job);
+    left = encode_end(job) - job->row;
 
-    end = job->nrows;
-
-    if (job->stage == VLM_STAGE_PATCH) {
-        for (p = 0; job->row >= job->start[p + 1]; p++) { /* void */ }
-        end = job->start[p + 1];
-    }
-
-    rows = budget * (double) unit
-           / vlm_stage_cost(job, job->stage, job->row,
-                            unit < end - job->row ? unit : end - job->row);
-
+    rows = budget * (double) unit / vlm_encode_least(job);
     n = unit;
 
     if (rows > (double) unit) {
@@ -383,7 +428,7 @@ encode_slice(const vlm_encode_job_t *job, double budget)
         n -= n % unit;
     }
 
-    return n < end - job->row ? n : end - job->row;
+    return n < left ? n : left;
 }
 
 

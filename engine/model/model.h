@@ -159,8 +159,12 @@ vlm_encode_job_t *vlm_encode_begin(vlm_encoder_t *e,
     const vlm_image_t *images, const vlm_image_plan_t *plans, size_t n,
     vlm_error_t *err);
 
-/* multiply-adds of the whole job */
+/* multiply-adds of the whole job, and what has been done of it */
 double vlm_encode_cost(const vlm_encode_job_t *job);
+double vlm_encode_spent(const vlm_encode_job_t *job);
+
+/* of the smallest slice that comes next */
+double vlm_encode_least(const vlm_encode_job_t *job);
 
 /* VLM_AGAIN: more to do.  VLM_OK: done.  VLM_ERROR. */
 int vlm_encode_step(vlm_encode_job_t *job, double budget, vlm_error_t *err);

@@ -49,6 +49,7 @@ struct vlm_encode_job_s {
     vlm_tensor_t        result;
     void               *kv;
     double              cost;
+    double              spent;
 
     vlm_stage_t         stage;              /* the cursor: what comes next */
     int32_t             layer;
