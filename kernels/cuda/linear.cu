@@ -6,9 +6,13 @@
 
 #include "kernels/cuda/gemv.h"
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/vector.cuh"
 
 
 #define ACT_THREADS   256
+
+/* elements of one load */
+#define WIDE          4
 
 /* intermediate results of one launch: rows are taken in pieces of about it */
 #ifdef VLM_EMU
@@ -203,36 +207,66 @@ linear_in_two(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
 
 /* y = act(x), times the second half of x if gated, + add */
 
-template <typename T>
+template <typename T, int N>
 __global__ void __launch_bounds__(ACT_THREADS)
 finish_kernel(finish_t f)
 {
-    T        *y;
-    float     v;
+    int       j;
+    float     v[N], up[N], add[N];
     int32_t   i;
-    const T  *x, *add;
+    const T  *x;
 
-    i = (int32_t) (blockIdx.y * ACT_THREADS + threadIdx.x);
+    i = (int32_t) (blockIdx.y * ACT_THREADS + threadIdx.x) * N;
 
     if (i >= f.cols) {
         return;
     }
 
-    y = (T *) f.y + (int64_t) blockIdx.x * f.y_stride;
     x = (const T *) f.x + (int64_t) blockIdx.x * f.x_stride;
-
-    v = activate(to_f32(x[i]), f.act);
+    load_pack<T, N>(v, x + i);
 
     if (f.gated) {
-        v *= to_f32(x[f.cols + i]);
+        load_pack<T, N>(up, x + f.cols + i);
     }
 
     if (f.add != NULL) {
-        add = (const T *) f.add + (int64_t) blockIdx.x * f.add_stride;
-        v += to_f32(add[i]);
+        load_pack<T, N>(add, (const T *) f.add
+                             + (int64_t) blockIdx.x * f.add_stride + i);
     }
 
-    from_f32(&y[i], v);
+    VLM_UNROLL
+    for (j = 0; j < N; j++) {
+        v[j] = activate(v[j], f.act);
+        v[j] *= f.gated ? up[j] : 1.0f;
+        v[j] += f.add != NULL ? add[j] : 0.0f;
+    }
+
+    store_pack<T, N>((T *) f.y + (int64_t) blockIdx.x * f.y_stride + i, v);
+}
+
+
+template <typename T>
+static void
+launch_finish(vlm_queue_t *q, const finish_t *f, int64_t rows)
+{
+    int32_t  n;
+    void   (*kernel)(finish_t);
+
+    n = 1;
+    kernel = finish_kernel<T, 1>;
+
+    if (f->cols % WIDE == 0 && is_packed<T, WIDE>(f->y, f->y_stride)
+        && is_packed<T, WIDE>(f->x, f->x_stride)
+        && is_packed<T, WIDE>(f->add, f->add_stride))
+    {
+        n = WIDE;
+        kernel = finish_kernel<T, WIDE>;
+    }
+
+    VLM_LAUNCH(q, "linear", kernel,
+               dim3((unsigned) rows, (unsigned) (f->cols + ACT_THREADS * n - 1)
+                                     / (unsigned) (ACT_THREADS * n)),
+               ACT_THREADS, 0, *f);
 }
 
 
@@ -256,12 +290,7 @@ finish(vlm_queue_t *q, const vlm_tensor_t *y, const void *x,
         return;
     }
 
-    VLM_BY_ACT(y->dtype, T,
-               VLM_LAUNCH(q, "linear", finish_kernel<T>,
-                          dim3((unsigned) y->rows,
-                               (unsigned) (y->cols + ACT_THREADS - 1)
-                               / ACT_THREADS),
-                          ACT_THREADS, 0, f));
+    VLM_BY_ACT(y->dtype, T, launch_finish<T>(q, &f, y->rows));
 }
 
 

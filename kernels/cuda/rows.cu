@@ -47,37 +47,12 @@ static void copy_rows(vlm_queue_t *q, const vlm_tensor_t *y,
     const char *op);
 
 
-/* do rows begin where WIDE elements may be loaded at once? */
-
-template <typename T>
-static bool
-is_aligned(const void *p, int64_t stride)
-{
-    return (uintptr_t) p % (WIDE * sizeof(T)) == 0 && stride % WIDE == 0;
-}
-
-
-template <typename T, int N>
-static __device__ __forceinline__ void
-store_pack(T *to, const float *from)
-{
-    int           i;
-    pack_t<T, N>  p;
-
-    VLM_UNROLL
-    for (i = 0; i < N; i++) {
-        from_f32(&p.v[i], from[i]);
-    }
-
-    *(pack_t<T, N> *) to = p;
-}
-
-
-template <typename Y, typename X>
+template <typename Y, typename X, int N>
 __global__ void __launch_bounds__(COPY_THREADS)
 copy_kernel(copy_t c)
 {
     Y        *y;
+    float     v[N];
     const X  *x;
     int64_t   to, from;
     int32_t   i;
@@ -88,8 +63,9 @@ copy_kernel(copy_t c)
     y = (Y *) c.y + to * c.y_stride;
     x = (const X *) c.x + from * c.x_stride;
 
-    for (i = (int32_t) threadIdx.x; i < c.cols; i += COPY_THREADS) {
-        from_f32(&y[i], to_f32(x[i]));
+    for (i = (int32_t) threadIdx.x * N; i < c.cols; i += COPY_THREADS * N) {
+        load_pack<X, N>(v, x + i);
+        store_pack<Y, N>(y + i, v);
     }
 }
 
@@ -98,7 +74,15 @@ template <typename Y, typename X>
 static void
 launch_copy(vlm_queue_t *q, const copy_t *c, int64_t rows, const char *op)
 {
-    void (*kernel)(copy_t) = copy_kernel<Y, X>;
+    void (*kernel)(copy_t);
+
+    kernel = copy_kernel<Y, X, 1>;
+
+    if (c->cols % WIDE == 0 && is_packed<Y, WIDE>(c->y, c->y_stride)
+        && is_packed<X, WIDE>(c->x, c->x_stride))
+    {
+        kernel = copy_kernel<Y, X, WIDE>;
+    }
 
     VLM_LAUNCH(q, op, kernel, (unsigned) rows, COPY_THREADS, 0, *c);
 }
@@ -309,9 +293,10 @@ launch_norm(vlm_queue_t *q, const norm_t *n, int64_t rows)
 
     kernel = norm_kernel<T, 1>;
 
-    if (n->cols % WIDE == 0 && is_aligned<T>(n->x, n->x_stride)
-        && is_aligned<T>(n->y, n->y_stride) && is_aligned<float>(n->gain, 0)
-        && is_aligned<float>(n->bias, 0))
+    if (n->cols % WIDE == 0 && is_packed<T, WIDE>(n->x, n->x_stride)
+        && is_packed<T, WIDE>(n->y, n->y_stride)
+        && is_packed<float, WIDE>(n->gain, 0)
+        && is_packed<float, WIDE>(n->bias, 0))
     {
         kernel = norm_kernel<T, WIDE>;
     }

@@ -56,6 +56,22 @@ load_pack(float *to, const T *from)
 }
 
 
+template <typename T, int N>
+static __device__ __forceinline__ void
+store_pack(T *to, const float *from)
+{
+    int           i;
+    pack_t<T, N>  p;
+
+    VLM_UNROLL
+    for (i = 0; i < N; i++) {
+        from_f32(&p.v[i], from[i]);
+    }
+
+    *(pack_t<T, N> *) to = p;
+}
+
+
 /* 8 elements at a multiple of 16 bytes */
 
 static __device__ __forceinline__ void
@@ -73,7 +89,17 @@ load_eight(float *to, const float *from)
 }
 
 
-/* may packs of 16 bytes be loaded from rows that begin there? */
+/* may packs of N elements be loaded from rows that begin there? */
+
+template <typename T, int N>
+static inline int
+is_packed(const void *data, int64_t stride)
+{
+    return (uintptr_t) data % (N * sizeof(T)) == 0 && stride % N == 0;
+}
+
+
+/* and packs of 16 bytes? */
 
 static inline int
 is_wide(const void *data, int64_t stride, vlm_dtype_t type)
