@@ -221,6 +221,7 @@ fill_table(vlm_device_t *dev)
     ops->vision_rope = vlm_cuda_vision_rope;
     ops->vision_attention = vlm_cuda_vision_attention;
     ops->patchify = vlm_cuda_patchify;
+    ops->sample = vlm_cuda_sample;
 }
 
 
