@@ -16,7 +16,6 @@ static void compute_check(vlm_engine_t *e);
 static void compute_admit(vlm_engine_t *e);
 static void compute_start(vlm_engine_t *e, vlm_work_t *w);
 static void compute_gauges(vlm_engine_t *e);
-static int compute_decoding(const vlm_engine_t *e);
 
 
 void *
@@ -51,9 +50,10 @@ vlm_compute_main(void *data)
         compute_take(e, list);
         compute_check(e);
         compute_admit(e);
+        vlm_embed_turn(e);
         compute_gauges(e);
 
-        rc = vlm_encode_slice(e, compute_decoding(e));
+        rc = vlm_encode_slice(e);
         idle = (rc == VLM_AGAIN);
 
         rc = vlm_step(e);
@@ -68,23 +68,6 @@ vlm_compute_main(void *data)
     }
 
     return NULL;
-}
-
-
-/* does any sequence have rows to compute, whom a slice would hold up? */
-
-static int
-compute_decoding(const vlm_engine_t *e)
-{
-    int32_t  i;
-
-    for (i = 0; i < e->sched.nrunning; i++) {
-        if (e->sched.running[i]->ready > e->sched.running[i]->computed) {
-            return 1;
-        }
-    }
-
-    return 0;
 }
 
 
@@ -133,9 +116,7 @@ compute_decoded(vlm_engine_t *e, vlm_work_t *w)
         return;
     }
 
-    vlm_mail_released(e, w->req);
-    vlm_mail_stage(e, w->req, VLM_STAGE_ENCODE, 0);
-    vlm_work_ready(w);
+    vlm_embed_pixels(e, w);
 }
 
 
@@ -228,8 +209,6 @@ compute_admit(vlm_engine_t *e)
 static void
 compute_start(vlm_engine_t *e, vlm_work_t *w)
 {
-    uint32_t  i;
-
     w->started_us = vlm_now_us();
     w->decoded_us = w->started_us;
     w->encoded_us = w->started_us;
@@ -244,13 +223,7 @@ compute_start(vlm_engine_t *e, vlm_work_t *w)
         return;
     }
 
-    w->decoding = 1;
-    vlm_work_ready(w);
-    vlm_mail_stage(e, w->req, VLM_STAGE_DECODE, 0);
-
-    for (i = 0; i < w->in.npictures; i++) {
-        vlm_images_put(&e->images, &w->pics[i].task);
-    }
+    vlm_embed_start(e, w);
 }
 
 
@@ -300,6 +273,7 @@ mean_update(uint32_t *mean, uint64_t us)
 void
 vlm_compute_done(vlm_engine_t *e, vlm_work_t *w)
 {
+    uint32_t            i;
     uint64_t            now;
     vlm_req_t          *req;
     vlm_event_done_t   *done;
@@ -335,7 +309,14 @@ vlm_compute_done(vlm_engine_t *e, vlm_work_t *w)
 
     done->noutcomes = w->in.npictures < VLM_MAX_CACHE_OUTCOMES
                       ? w->in.npictures : VLM_MAX_CACHE_OUTCOMES;
-    memset(done->outcomes, VLM_CACHE_MISS, done->noutcomes);
+
+    for (i = 0; i < done->noutcomes; i++) {
+        done->outcomes[i] = (uint8_t) w->pics[i].cache.outcome;
+    }
+
+    if (w->cached_us > w->started_us) {
+        done->cache_us = (uint32_t) (w->cached_us - w->started_us);
+    }
 
     req->answer = w->generated;
     memset(&w->generated, 0, sizeof(w->generated));

@@ -9,15 +9,9 @@
 #include "engine/runtime/internal.h"
 
 
-/* with answers running, a step may grow by half; alone, requests are seen */
-#define SLICE_SHARE     0.5
-#define SLICE_ALONE_US  100000
-#define SLICE_LEAST_US  2000
-#define FIRST_RATE      2000.0      /* multiply-adds a microsecond */
-
-
-static int encode_next(vlm_engine_t *e);
-static int encode_finish(vlm_engine_t *e, vlm_error_t *err);
+/* with nobody to hold up; it bounds how late requests are seen */
+#define SLICE_ALONE_US  100000.0
+#define SLICE_BESIDE_US 30000.0
 
 
 void
@@ -49,161 +43,113 @@ vlm_work_ready(vlm_work_t *w)
 }
 
 
-int
-vlm_encode_slice(vlm_engine_t *e, int decoding)
+void
+vlm_encode_add(vlm_engine_t *e, vlm_work_t *w)
 {
-    int              rc;
-    double           budget, us;
-    uint64_t         start;
-    vlm_error_t      err;
-    vlm_work_t      *w;
-    vlm_encoding_t  *enc;
+    double      due;
+    uint32_t    i;
+    vlm_pic_t  *pic;
 
-    enc = &e->encoding;
+    due = (double) vlm_now_us();
 
-    if (enc->work == NULL) {
-        rc = encode_next(e);
+    for (i = 0; i < w->in.npictures; i++) {
+        pic = &w->pics[i];
 
-        if (rc != VLM_OK) {
-            /* after an error there may be others */
-            return rc == VLM_AGAIN ? VLM_AGAIN : VLM_OK;
-        }
-    }
-
-    us = SLICE_ALONE_US;
-
-    if (decoding) {
-        us = (double) e->step_us * SLICE_SHARE;
-        us = us > SLICE_LEAST_US ? us : SLICE_LEAST_US;
-    }
-
-    budget = us * enc->rate;
-    start = vlm_now_us();
-
-    rc = vlm_encode_step(enc->job, budget, &err);
-
-    us = (double) (vlm_now_us() - start);
-
-    if (rc == VLM_AGAIN) {
-        if (us > 0) {
-            enc->rate = 0.7 * enc->rate + 0.3 * budget / us;
-        }
-
-        return VLM_OK;
-    }
-
-    w = enc->work;
-
-    if (rc == VLM_OK) {
-        rc = encode_finish(e, &err);
-    }
-
-    vlm_encode_free(enc->job);
-    enc->job = NULL;
-    enc->work = NULL;
-
-    if (rc != VLM_OK) {
-        vlm_log(VLM_LOG_ERROR, "encoding failed: %s", err.message);
-        vlm_compute_fail(e, w, &err);
-    }
-
-    return VLM_OK;
-}
-
-
-/* begins with the next picture, those of the oldest request first */
-
-static int
-encode_next(vlm_engine_t *e)
-{
-    int32_t          i, k;
-    vlm_error_t      err;
-    vlm_pic_t       *pic;
-    vlm_work_t      *w;
-    vlm_encoding_t  *enc;
-
-    enc = &e->encoding;
-
-    if (enc->rate == 0) {
-        enc->rate = FIRST_RATE;
-    }
-
-    for (i = 0; i < e->sched.nrunning; i++) {
-        w = (vlm_work_t *) e->sched.running[i];
-
-        if (w->decoding || w->nencoded == (int32_t) w->in.npictures) {
+        if (pic->cache.state != VLM_PIC_PIXELS || pic->item.owner != NULL) {
             continue;
         }
 
-        for (k = 0; w->pics[k].embedding.data != NULL; k++) {
-            /* void */
-        }
+        due += vlm_model_cost(e->model, &pic->plan) / e->encoding.rate;
 
-        pic = &w->pics[k];
+        pic->item.image = &pic->image;
+        pic->item.plan = &pic->plan;
+        pic->item.owner = w;
+        pic->item.due_us = due;
 
-        enc->job = vlm_encode_begin(e->encoder, &pic->image, &pic->plan, 1,
-                                    &err);
-
-        /* the job has its own copy */
-        vlm_image_free(&pic->image);
-
-        if (enc->job == NULL) {
-            vlm_log(VLM_LOG_ERROR, "encoding failed: %s", err.message);
-            vlm_compute_fail(e, w, &err);
-            return VLM_ERROR;
-        }
-
-        enc->work = w;
-        enc->picture = k;
-
-        return VLM_OK;
+        vlm_encoding_add(&e->encoding, &pic->item);
     }
-
-    return VLM_AGAIN;
 }
 
 
-/* keeps the result, rounded to the type in which it would be cached */
+void
+vlm_encode_done(void *data, vlm_encode_item_t *item,
+    const vlm_tensor_t *rows, const vlm_error_t *err)
+{
+    int32_t        i;
+    vlm_work_t    *w;
+    vlm_error_t    failed;
+    vlm_engine_t  *e = data;
+
+    w = item->owner;
+
+    for (i = 0; item != &w->pics[i].item; i++) { /* void */ }
+
+    if (err != NULL) {
+        failed = *err;
+
+    } else if (vlm_embed_encoded(e, w, i, rows, &failed) == VLM_OK) {
+        return;
+    }
+
+    vlm_log(VLM_LOG_ERROR, "encoding failed: %s", failed.message);
+    vlm_compute_fail(e, w, &failed);
+}
+
+
+/* does anybody wait for a prompt that could be computed? */
 
 static int
-encode_finish(vlm_engine_t *e, vlm_error_t *err)
+encode_beside(const vlm_engine_t *e)
 {
-    char                 text[256];
-    size_t               size;
-    vlm_work_t          *w;
-    vlm_tensor_t        *to;
-    const vlm_tensor_t  *from;
+    int32_t  i;
 
-    w = e->encoding.work;
-    from = vlm_encode_result(e->encoding.job);
-    to = &w->pics[e->encoding.picture].embedding;
-
-    *to = *from;
-    to->dtype = e->conf.embedding_dtype;
-    to->stride = to->cols;
-
-    size = (size_t) to->rows * (size_t) to->cols * vlm_dtype_size(to->dtype);
-
-    to->data = e->ops->alloc(e->dev, size);
-    if (to->data == NULL) {
-        return vlm_fail(err, 500, NULL, "no memory for an embedding of %zu "
-                        "bytes", size);
+    for (i = 0; i < e->sched.nrunning; i++) {
+        if (e->sched.running[i]->ready > e->sched.running[i]->computed) {
+            return 1;
+        }
     }
 
-    e->ops->convert(e->vision_queue, to, from);
+    return 0;
+}
 
-    if (e->ops->sync(e->vision_queue, text, sizeof(text)) != 0) {
-        return vlm_fail(err, 500, NULL, "%s", text);
+
+int
+vlm_encode_slice(vlm_engine_t *e)
+{
+    double  us, allowed;
+
+    allowed = vlm_pace_allowance(&e->pace, vlm_answers(e));
+
+    if (allowed < 0) {
+        e->encode_debt_us = 0;
+        us = encode_beside(e) ? SLICE_BESIDE_US : SLICE_ALONE_US;
+
+    } else if (e->encode_debt_us > allowed / 2) {
+        /* the last slice took too long: this step goes without one */
+        e->encode_debt_us -= allowed;
+        return VLM_OK;
+
+    } else {
+        us = allowed - e->encode_debt_us;
     }
 
-    w->nencoded++;
+    us = vlm_encoding_run(&e->encoding, us);
 
-    if (w->nencoded == (int32_t) w->in.npictures) {
-        w->encoded_us = vlm_now_us();
-        vlm_mail_stage(e, w->req, VLM_STAGE_PREFILL, 0);
+    if (us == 0) {
+        e->encode_debt_us = 0;
+        return VLM_AGAIN;
     }
 
-    vlm_work_ready(w);
+    __atomic_store_n(&e->embed.rate, (uint64_t) e->encoding.rate,
+                     __ATOMIC_RELAXED);
+
+    if (allowed >= 0) {
+        e->encode_debt_us += us - allowed;
+
+        if (e->encode_debt_us < 0) {
+            e->encode_debt_us = 0;
+        }
+    }
 
     return VLM_OK;
 }
@@ -212,11 +158,43 @@ encode_finish(vlm_engine_t *e, vlm_error_t *err)
 void
 vlm_encode_drop(vlm_engine_t *e, vlm_work_t *w)
 {
-    if (e->encoding.work != w) {
-        return;
+    uint32_t  i;
+
+    for (i = 0; w->pics != NULL && i < w->in.npictures; i++) {
+        vlm_encoding_remove(&e->encoding, &w->pics[i].item);
+    }
+}
+
+
+int32_t
+vlm_answers(const vlm_engine_t *e)
+{
+    int32_t      i, n;
+    vlm_work_t  *w;
+
+    n = 0;
+
+    for (i = 0; i < e->sched.nrunning; i++) {
+        w = (vlm_work_t *) e->sched.running[i];
+        n += (w->first_us != 0);
     }
 
-    vlm_encode_free(e->encoding.job);
-    e->encoding.job = NULL;
-    e->encoding.work = NULL;
+    return n;
+}
+
+
+void
+vlm_pace_learn(vlm_engine_t *e, uint64_t us)
+{
+    int32_t      i, answers;
+    vlm_work_t  *w;
+
+    answers = 0;
+
+    for (i = 0; i < e->plan.n; i++) {
+        w = (vlm_work_t *) e->plan.entries[i].seq;
+        answers += (e->plan.entries[i].n == 1 && w->first_us != 0);
+    }
+
+    vlm_pace_step(&e->pace, answers, e->plan.rows - answers, us);
 }

@@ -44,6 +44,7 @@ vlm_engine_create(const vlm_engine_conf_t *conf, vlm_error_t *err)
 
     if (engine_start(e, err) != VLM_OK) {
         vlm_images_stop(&e->images);
+        vlm_embed_close(e);
         vlm_inbox_free(&e->inbox);
         pthread_mutex_destroy(&e->out_lock);
         close(e->out_fd);
@@ -59,6 +60,10 @@ static int
 engine_start(vlm_engine_t *e, vlm_error_t *err)
 {
     int  rc;
+
+    if (vlm_embed_open(e, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
 
     if (vlm_images_start(&e->images, e, e->conf.image_threads, err)
         != VLM_OK)
@@ -88,6 +93,7 @@ vlm_engine_destroy(vlm_engine_t *e)
     pthread_join(e->thread, NULL);
     vlm_images_stop(&e->images);
 
+    vlm_embed_close(e);
     vlm_unload(e);
     vlm_inbox_free(&e->inbox);
     pthread_mutex_destroy(&e->out_lock);
@@ -200,6 +206,10 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
                 e->mem.context, info->context);
     }
 
+    if (vlm_embed_load(e, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
     if (vlm_model_load(e->model, e->dev, e->ops, load_progress, e, err)
         != VLM_OK)
     {
@@ -271,8 +281,10 @@ load_runtime(vlm_engine_t *e, vlm_error_t *err)
                         e->ops->name);
     }
 
-    e->encoder = vlm_encoder_create(e->model, e->vision_queue, err);
-    if (e->encoder == NULL) {
+    if (vlm_encoding_init(&e->encoding, e->model, e->vision_queue,
+                          vlm_encode_done, e, err)
+        != VLM_OK)
+    {
         return VLM_ERROR;
     }
 
@@ -314,9 +326,7 @@ vlm_unload(vlm_engine_t *e)
         vlm_decoder_free(e->decoder);
     }
 
-    if (e->encoder != NULL) {
-        vlm_encoder_free(e->encoder);
-    }
+    vlm_encoding_free(&e->encoding);
 
     if (e->vision_queue != NULL) {
         e->ops->queue_destroy(e->vision_queue);

@@ -17,6 +17,8 @@
 
 #include "engine/channel/vlm_record.h"
 #include "engine/channel/vlm_wire.h"
+#include "engine/cache/memory.h"
+#include "engine/cache/redis.h"
 #include "engine/model/model.h"
 
 
@@ -57,6 +59,11 @@ typedef struct {
     uint64_t        min_pixels;
     uint64_t        max_pixels;
     uint64_t        kv_memory;          /* 0: the default */
+    uint64_t        cache_memory;       /* of embeddings */
+    const vlm_redis_url_t  *redis;      /* NULL: none */
+    uint64_t        redis_ttl_ms;
+    uint64_t        redis_timeout_us;   /* 0: by the time of encoding */
+    uint64_t        redis_max_value;
     int32_t         block_size;
     double          gap_factor;         /* --max-token-gap-factor, above 1;
                                            0: the default */
@@ -183,6 +190,19 @@ int vlm_engine_state(vlm_engine_t *e, vlm_error_t *err);
 const vlm_model_t *vlm_engine_model(const vlm_engine_t *e);
 void vlm_engine_info(const vlm_engine_t *e, vlm_engine_info_t *info);
 void vlm_engine_gauges(vlm_engine_t *e, vlm_gauges_t *gauges);
+
+/* counters of the embedding cache; any thread */
+
+typedef struct {
+    vlm_memory_stats_t  memory;
+    vlm_redis_stats_t   redis;
+    uint64_t            encoded;        /* pictures that the tower saw */
+    uint64_t            bad_values;     /* of Redis */
+    uint64_t            bad_pictures;
+    uint64_t            mismatches;     /* bytes without the named digest */
+} vlm_cache_stats_t;
+
+void vlm_engine_cache_stats(vlm_engine_t *e, vlm_cache_stats_t *stats);
 
 /* recent mean of how long a request runs once it has left the queue */
 uint32_t vlm_engine_service_ms(vlm_engine_t *e);

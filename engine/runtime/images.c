@@ -181,6 +181,7 @@ task_picture(vlm_engine_t *e, vlm_req_t *req, int32_t picture)
 
     } else {
         vlm_intake_picture(e, req, picture);
+        vlm_embed_decoded(e, req->work, picture);
     }
 
     /* whoever does the last one hands the request on */

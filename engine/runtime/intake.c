@@ -70,7 +70,8 @@ vlm_intake(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
         || intake_texts(req, err) != VLM_OK
         || intake_pictures(e, req, err) != VLM_OK
         || intake_prompt(e, req, err) != VLM_OK
-        || intake_sampling(e, req, err) != VLM_OK)
+        || intake_sampling(e, req, err) != VLM_OK
+        || vlm_embed_join(e, req->work, err) != VLM_OK)
     {
         return VLM_ERROR;
     }
@@ -280,8 +281,6 @@ intake_pictures(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
             return VLM_ERROR;
         }
     }
-
-    w->undecoded = (int32_t) w->in.npictures;
 
     return VLM_OK;
 }
@@ -499,7 +498,7 @@ vlm_intake_picture(vlm_engine_t *e, vlm_req_t *req, int32_t n)
 
 
 void
-vlm_work_free(vlm_work_t *w, const vlm_ops_t *ops, vlm_device_t *dev)
+vlm_work_free(vlm_work_t *w)
 {
     uint32_t  i;
 
@@ -509,10 +508,6 @@ vlm_work_free(vlm_work_t *w, const vlm_ops_t *ops, vlm_device_t *dev)
 
     for (i = 0; w->pics != NULL && i < w->in.npictures; i++) {
         vlm_image_free(&w->pics[i].image);
-
-        if (w->pics[i].embedding.data != NULL) {
-            ops->free(dev, w->pics[i].embedding.data);
-        }
     }
 
     vlm_prompt_free(&w->prompt);

@@ -9,6 +9,8 @@
 
 #include <openssl/evp.h>
 
+#include "engine/runtime/embed.h"
+#include "engine/runtime/encoding.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/pace.h"
 #include "engine/runtime/sampling.h"
@@ -75,12 +77,14 @@ typedef struct {
     vlm_image_plan_t    plan;
     vlm_image_t         image;          /* resized, until it is encoded */
     vlm_error_t         error;          /* status 0: none */
-    vlm_tensor_t        embedding;      /* data NULL: not yet */
+    vlm_tensor_t        embedding;      /* the cache's; data NULL: not yet */
+    vlm_embed_pic_t     cache;
+    vlm_encode_item_t   item;
 } vlm_pic_t;
 
 /* all that is made of a request */
 
-typedef struct vlm_work_s {
+struct vlm_work_s {
     vlm_seq_t           seq;            /* first: a seq is its work */
     vlm_req_t          *req;
 
@@ -94,6 +98,8 @@ typedef struct vlm_work_s {
     vlm_pic_t          *pics;
     int32_t             undecoded;      /* atomic */
     int32_t             nencoded;
+    int32_t             nwaiting;       /* pictures that wait for the cache */
+    uint32_t            stage;          /* of them, as told */
     int                 decoding;       /* tasks are out */
     int                 announced;      /* its place has been told */
     uint32_t            place;
@@ -113,19 +119,10 @@ typedef struct vlm_work_s {
     uint64_t            decoded_us;
     uint64_t            encoded_us;
     uint64_t            first_us;
-} vlm_work_t;
+    uint64_t            cached_us;      /* the last hit while it ran; or 0 */
+};
 
-void vlm_work_free(vlm_work_t *w, const vlm_ops_t *ops, vlm_device_t *dev);
-
-
-/* the picture being encoded */
-
-typedef struct {
-    vlm_work_t         *work;           /* NULL: none */
-    int32_t             picture;
-    vlm_encode_job_t   *job;
-    double              rate;           /* multiply-adds a microsecond */
-} vlm_encoding_t;
+void vlm_work_free(vlm_work_t *w);
 
 
 /* tables of one step, allocated once */
@@ -164,19 +161,19 @@ struct vlm_engine_s {
 
     vlm_queue_t        *queue;
     vlm_queue_t        *vision_queue;
-    vlm_encoder_t      *encoder;
     vlm_decoder_t      *decoder;
     vlm_sched_t         sched;
     vlm_plan_t          plan;
     vlm_tables_t        tables;
     vlm_encoding_t      encoding;
     vlm_pace_t          pace;
-    uint64_t            step_us;        /* the last step with a row to show */
+    double              encode_debt_us; /* slices were longer than allowed */
     int                 loaded_percent;
 
     pthread_t           thread;
     vlm_inbox_t         inbox;
     vlm_images_t        images;
+    vlm_embed_t         embed;
 
     /* the mail, and what else threads tell the front; under out_lock */
 
@@ -248,9 +245,24 @@ void vlm_tables_free(vlm_engine_t *e);
 /* one forward pass over the plan; VLM_AGAIN: there was nothing to do */
 int vlm_step(vlm_engine_t *e);
 
+/* puts the pictures of a request that have pixels into the queue */
+void vlm_encode_add(vlm_engine_t *e, vlm_work_t *w);
+
+/* a picture's turn is over: an item of the queue with its rows, or an error */
+void vlm_encode_done(void *data, vlm_encode_item_t *item,
+    const vlm_tensor_t *rows, const vlm_error_t *err);
+
 /* a slice of encoding; VLM_AGAIN: there was nothing to do */
-int vlm_encode_slice(vlm_engine_t *e, int decoding);
+int vlm_encode_slice(vlm_engine_t *e);
+
+/* takes all pictures of a request out of the queue and of jobs */
 void vlm_encode_drop(vlm_engine_t *e, vlm_work_t *w);
+
+/* running answers, whose next tokens are waited for */
+int32_t vlm_answers(const vlm_engine_t *e);
+
+/* a step of the plan took us */
+void vlm_pace_learn(vlm_engine_t *e, uint64_t us);
 
 /* how far a sequence can be computed with the pictures encoded so far */
 void vlm_work_ready(vlm_work_t *w);

@@ -138,7 +138,8 @@ vlm_mail_said(vlm_engine_t *e, vlm_req_t *req, uint32_t choice,
 void
 vlm_mail_final(vlm_engine_t *e, vlm_req_t *req, int result)
 {
-    vlm_work_free(req->work, e->ops, e->dev);
+    vlm_embed_leave(e, req->work);
+    vlm_work_free(req->work);
     req->work = NULL;
 
     pthread_mutex_lock(&e->out_lock);
@@ -197,6 +198,10 @@ vlm_engine_next(vlm_engine_t *e, vlm_mail_t *mail)
 
     pthread_mutex_unlock(&e->out_lock);
 
+    if (req == NULL) {
+        vlm_embed_front(e);
+    }
+
     return req;
 }
 
@@ -245,7 +250,7 @@ vlm_engine_service_ms(vlm_engine_t *e)
 int
 vlm_engine_fd(const vlm_engine_t *e)
 {
-    return e->out_fd;
+    return e->embed.fd != -1 ? e->embed.fd : e->out_fd;
 }
 
 

@@ -114,7 +114,7 @@ vlm_step(vlm_engine_t *e)
 
     vlm_sched_commit(&e->sched, &e->plan);
 
-    e->step_us = vlm_now_us() - now;
+    vlm_pace_learn(e, vlm_now_us() - now);
 
     for (i = 0; i < e->plan.nsample; i++) {
         step_token(e, t->sampling[i], &t->sampled[i]);

@@ -1,0 +1,803 @@
+
+/* Pictures on their way to an embedding. */
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "engine/runtime/internal.h"
+
+
+#define BAD_PICTURES    1024
+#define BAD_TTL_US      60000000
+#define CONNECT_US      2000000
+#define REDIS_QUEUE     (64u << 20)
+#define FLUSH_US        1000000
+
+/* with no --redis-timeout: a quarter of the time that encoding takes */
+#define TIMEOUT_SHARE   4
+#define TIMEOUT_LEAST   20000
+#define TIMEOUT_MOST    500000
+
+/* embeddings over the cache's memory that waiting requests may hold */
+#define HELD_MEMORY     (256ull << 20)
+
+
+struct vlm_lookup_s {
+    vlm_redis_get_t     get;            /* first: a get is its look-up */
+    vlm_cache_key_t     key;
+    vlm_image_plan_t    plan;
+    vlm_lookup_t       *next;
+};
+
+
+static void embed_free(void *data, vlm_tensor_t *tensor);
+static void embed_wake(void *data);
+static int embed_redis(vlm_engine_t *e, vlm_error_t *err);
+static void embed_log(vlm_engine_t *e);
+static int embed_key(vlm_engine_t *e, vlm_work_t *w, uint32_t n);
+static vlm_lookup_t *embed_lookup(vlm_engine_t *e, const vlm_pic_t *pic);
+static void embed_answer(void *data, vlm_redis_get_t *get);
+static void embed_arrived(vlm_engine_t *e);
+static int embed_claim(vlm_engine_t *e, vlm_work_t *w);
+static void embed_go(vlm_engine_t *e, vlm_work_t *w);
+static void embed_stage(vlm_engine_t *e, vlm_work_t *w, uint32_t stage);
+
+
+#define count(counter)  __atomic_add_fetch(&(counter), 1, __ATOMIC_RELAXED)
+
+
+int
+vlm_embed_open(vlm_engine_t *e, vlm_error_t *err)
+{
+    vlm_embed_t        *m;
+    vlm_memory_conf_t   conf;
+
+    m = &e->embed;
+    m->fd = -1;
+
+    memset(&conf, 0, sizeof(conf));
+    conf.limit = e->conf.cache_memory;
+    conf.max_bad = BAD_PICTURES;
+    conf.bad_ttl_us = BAD_TTL_US;
+    conf.free = embed_free;
+    conf.wake = embed_wake;
+    conf.data = e;
+
+    m->memory = vlm_memory_create(&conf);
+
+    if (m->memory == NULL || pthread_mutex_init(&m->lock, NULL) != 0) {
+        return vlm_fail(err, 500, NULL, "no resources for the embedding "
+                        "cache");
+    }
+
+    return e->conf.redis != NULL ? embed_redis(e, err) : VLM_OK;
+}
+
+
+/* one descriptor for the front: of the mail and of Redis */
+
+static int
+embed_redis(vlm_engine_t *e, vlm_error_t *err)
+{
+    vlm_embed_t         *m;
+    vlm_redis_conf_t     conf;
+    struct epoll_event   ev;
+
+    m = &e->embed;
+
+    memset(&conf, 0, sizeof(conf));
+    conf.url = *e->conf.redis;
+    conf.ttl_ms = e->conf.redis_ttl_ms;
+    conf.connect_us = CONNECT_US;
+    conf.max_value = (size_t) e->conf.redis_max_value;
+    conf.max_queue = REDIS_QUEUE;
+    conf.answer = embed_answer;
+    conf.data = e;
+
+    m->redis = vlm_redis_create(&conf, err);
+    if (m->redis == NULL) {
+        return VLM_ERROR;
+    }
+
+    m->fd = epoll_create1(EPOLL_CLOEXEC);
+
+    memset(&ev, 0, sizeof(ev));
+    ev.events = EPOLLIN;
+
+    if (m->fd == -1
+        || epoll_ctl(m->fd, EPOLL_CTL_ADD, e->out_fd, &ev) == -1
+        || epoll_ctl(m->fd, EPOLL_CTL_ADD, vlm_redis_fd(m->redis), &ev)
+           == -1)
+    {
+        return vlm_fail(err, 500, NULL, "no resources for the embedding "
+                        "cache");
+    }
+
+    return VLM_OK;
+}
+
+
+int
+vlm_embed_load(vlm_engine_t *e, vlm_error_t *err)
+{
+    size_t        n;
+    vlm_embed_t  *m;
+
+    m = &e->embed;
+
+    n = strcspn(e->ops->name, "/");
+    n = n < sizeof(m->device) ? n : sizeof(m->device) - 1;
+    memcpy(m->device, e->ops->name, n);
+    m->device[n] = '\0';
+
+    /* within one process all weights are the same */
+
+    if (m->redis == NULL) {
+        return VLM_OK;
+    }
+
+    return vlm_model_vision_digest(e->model, e->conf.model, m->weights, err);
+}
+
+
+void
+vlm_embed_close(vlm_engine_t *e)
+{
+    vlm_embed_t   *m;
+    vlm_lookup_t  *lookup, *next;
+
+    m = &e->embed;
+
+    if (m->memory == NULL) {
+        return;
+    }
+
+    embed_log(e);
+
+    if (m->redis != NULL) {
+        vlm_redis_destroy(m->redis, FLUSH_US);
+        m->redis = NULL;
+    }
+
+    if (m->fd != -1) {
+        close(m->fd);
+    }
+
+    for (lookup = m->arrived; lookup != NULL; lookup = next) {
+        next = lookup->next;
+        free(lookup->get.value);
+        free(lookup);
+    }
+
+    vlm_memory_destroy(m->memory);
+    pthread_mutex_destroy(&m->lock);
+}
+
+
+void
+vlm_engine_cache_stats(vlm_engine_t *e, vlm_cache_stats_t *stats)
+{
+    memset(stats, 0, sizeof(*stats));
+
+    vlm_memory_stats(e->embed.memory, &stats->memory);
+
+    if (e->embed.redis != NULL) {
+        vlm_redis_stats(e->embed.redis, &stats->redis);
+    }
+
+#define load(counter)  __atomic_load_n(&e->embed.counter, __ATOMIC_RELAXED)
+
+    stats->encoded = load(encoded);
+    stats->bad_values = load(bad_values);
+    stats->bad_pictures = load(bad_pictures);
+    stats->mismatches = load(mismatches);
+
+#undef load
+}
+
+
+#define u(n)  ((unsigned long long) (n))
+
+static void
+embed_log(vlm_engine_t *e)
+{
+    vlm_cache_stats_t          s;
+    const vlm_redis_stats_t   *r;
+    const vlm_memory_stats_t  *m;
+
+    vlm_engine_cache_stats(e, &s);
+    m = &s.memory;
+    r = &s.redis;
+
+    if (m->hits + m->flights == 0) {
+        return;
+    }
+
+    vlm_log(VLM_LOG_INFO, "embedding cache: encoded %llu, memory hits %llu, "
+            "joined %llu, evicted %llu, bad pictures %llu known %llu times, "
+            "wrong digests %llu, %u entries of %.1f MiB", u(s.encoded),
+            u(m->hits), u(m->joined), u(m->evictions), u(s.bad_pictures),
+            u(m->bad_hits), u(s.mismatches), m->entries,
+            (double) m->bytes / 1048576);
+
+    if (e->embed.redis == NULL) {
+        return;
+    }
+
+    vlm_log(VLM_LOG_INFO, "Redis: hits %llu, misses %llu, late %llu, errors "
+            "%llu, skipped %llu, too large %llu, invalid %llu, stored %llu, "
+            "existed %llu, store errors %llu, dropped %llu, deleted %llu, "
+            "connections %llu, failures %llu, breaker %llu", u(r->hits),
+            u(r->misses), u(r->late), u(r->errors), u(r->skipped),
+            u(r->too_large), u(s.bad_values), u(r->stored), u(r->existed),
+            u(r->store_errors), u(r->dropped), u(r->deleted),
+            u(r->connections), u(r->failures), u(r->opened));
+}
+
+
+static void
+embed_free(void *data, vlm_tensor_t *tensor)
+{
+    vlm_engine_t  *e = data;
+
+    e->ops->free(e->dev, tensor->data);
+}
+
+
+static void
+embed_wake(void *data)
+{
+    vlm_engine_t  *e = data;
+
+    __atomic_add_fetch(&e->embed.news, 1, __ATOMIC_RELEASE);
+    vlm_inbox_wake(&e->inbox);
+}
+
+
+void
+vlm_embed_front(vlm_engine_t *e)
+{
+    if (e->embed.redis != NULL) {
+        vlm_redis_turn(e->embed.redis);
+    }
+}
+
+
+/* ---- intake ---- */
+
+int
+vlm_embed_join(vlm_engine_t *e, vlm_work_t *w, vlm_error_t *err)
+{
+    uint32_t           i;
+    vlm_pic_t         *pic;
+    vlm_lookup_t      *lookup;
+    vlm_redis_get_t   *gets;
+    vlm_embed_pic_t   *p;
+
+    gets = NULL;
+
+    for (i = 0; i < w->in.npictures; i++) {
+        pic = &w->pics[i];
+        p = &pic->cache;
+        p->outcome = VLM_CACHE_MISS;
+
+        if (embed_key(e, w, i) != VLM_OK) {
+            continue;
+        }
+
+        p->keyed = 1;
+
+        switch (vlm_memory_join(e->embed.memory, &p->key, &p->wait,
+                                &p->entry, err))
+        {
+
+        case VLM_JOIN_HIT:
+            p->outcome = VLM_CACHE_HIT_MEMORY;
+            break;
+
+        case VLM_JOIN_BAD:
+            vlm_error_param(err, "image[%u]", i);
+            goto failed;
+
+        case VLM_JOIN_FIRST:
+            lookup = embed_lookup(e, pic);
+
+            if (lookup == NULL) {
+                vlm_memory_missed(e->embed.memory, &p->key);
+                break;
+            }
+
+            lookup->get.next = gets;
+            gets = &lookup->get;
+            break;
+
+        case VLM_JOIN_NOMEM:
+            p->keyed = 0;
+            break;
+
+        default: /* VLM_JOIN_WAIT */
+            break;
+        }
+    }
+
+    if (gets != NULL) {
+        vlm_redis_get(e->embed.redis, gets);
+    }
+
+    return VLM_OK;
+
+failed:
+
+    /* others may wait for what this request was about to look up */
+
+    if (gets != NULL) {
+        vlm_redis_get(e->embed.redis, gets);
+    }
+
+    return VLM_ERROR;
+}
+
+
+static int
+embed_key(vlm_engine_t *e, vlm_work_t *w, uint32_t n)
+{
+    uint8_t                digest[32];
+    vlm_pic_t             *pic;
+    vlm_cache_what_t       what;
+    const vlm_picture_t   *in;
+    vlm_patch_geometry_t   geometry;
+
+    static const uint8_t   none[32];
+
+    pic = &w->pics[n];
+    in = &w->in.pictures[n];
+    memset(&what, 0, sizeof(what));
+    what.picture = in->sha256;
+
+    if (memcmp(in->sha256, none, sizeof(none)) == 0) {
+
+        /* the worker leaves it to the engine */
+
+        if (EVP_Digest(w->req->arena + in->bytes.offset,
+                       (size_t) in->bytes.length, digest, NULL, EVP_sha256(),
+                       NULL)
+            != 1)
+        {
+            return VLM_ERROR;
+        }
+
+        what.picture = digest;
+        pic->cache.verified = 1;
+    }
+
+    vlm_model_geometry(e->model, pic->plan.width, pic->plan.height,
+                       &geometry);
+
+    what.weights = e->embed.weights;
+    what.plan = &pic->plan;
+    what.geometry = &geometry;
+    what.dtype = e->conf.embedding_dtype;
+    what.device = e->embed.device;
+    what.scope = w->in.scope.data;
+    what.scope_len = w->in.scope.len;
+
+    return vlm_cache_key(&what, &pic->cache.key);
+}
+
+
+/* NULL: Redis is not to be asked */
+
+static vlm_lookup_t *
+embed_lookup(vlm_engine_t *e, const vlm_pic_t *pic)
+{
+    double               us;
+    vlm_lookup_t        *lookup;
+    vlm_memory_stats_t   stats;
+
+    if (e->embed.redis == NULL) {
+        return NULL;
+    }
+
+    vlm_memory_stats(e->embed.memory, &stats);
+
+    if (stats.alive > e->conf.cache_memory + HELD_MEMORY) {
+        return NULL;
+    }
+
+    lookup = calloc(1, sizeof(vlm_lookup_t));
+    if (lookup == NULL) {
+        return NULL;
+    }
+
+    lookup->key = pic->cache.key;
+    lookup->plan = pic->plan;
+    vlm_cache_name(&lookup->key, e->embed.weights, lookup->get.name);
+
+    lookup->get.timeout_us = e->conf.redis_timeout_us;
+
+    if (lookup->get.timeout_us == 0) {
+        us = vlm_model_cost(e->model, &pic->plan) / TIMEOUT_SHARE
+             / (double) (__atomic_load_n(&e->embed.rate, __ATOMIC_RELAXED)
+                         + 1);
+
+        lookup->get.timeout_us = us < TIMEOUT_LEAST ? TIMEOUT_LEAST
+                                 : us > TIMEOUT_MOST ? TIMEOUT_MOST
+                                                     : (uint64_t) us;
+    }
+
+    return lookup;
+}
+
+
+/* from any thread; values are checked by the compute thread */
+
+static void
+embed_answer(void *data, vlm_redis_get_t *get)
+{
+    vlm_embed_t   *m;
+    vlm_engine_t  *e = data;
+    vlm_lookup_t  *lookup;
+
+    m = &e->embed;
+    lookup = (vlm_lookup_t *) get;
+
+    if (get->value == NULL) {
+        vlm_memory_missed(m->memory, &lookup->key);
+        free(lookup);
+        return;
+    }
+
+    pthread_mutex_lock(&m->lock);
+    lookup->next = m->arrived;
+    m->arrived = lookup;
+    pthread_mutex_unlock(&m->lock);
+
+    embed_wake(e);
+}
+
+
+void
+vlm_embed_decoded(vlm_engine_t *e, vlm_work_t *w, int32_t n)
+{
+    uint8_t               digest[32];
+    vlm_pic_t            *pic;
+    const vlm_picture_t  *in;
+
+    pic = &w->pics[n];
+    in = &w->in.pictures[n];
+
+    if (!pic->cache.keyed || pic->error.status == 499
+        || pic->error.status >= 500)
+    {
+        return;
+    }
+
+    if (!pic->cache.verified) {
+
+        if (EVP_Digest(w->req->arena + in->bytes.offset,
+                       (size_t) in->bytes.length, digest, NULL, EVP_sha256(),
+                       NULL)
+            != 1)
+        {
+            return;
+        }
+
+        if (memcmp(digest, in->sha256, sizeof(digest)) != 0) {
+            count(e->embed.mismatches);
+            return;
+        }
+
+        pic->cache.verified = 1;
+    }
+
+    if (pic->error.status != 0) {
+        count(e->embed.bad_pictures);
+        vlm_memory_bad(e->embed.memory, &pic->cache.key, &pic->error);
+    }
+}
+
+
+/* ---- compute thread ---- */
+
+void
+vlm_embed_turn(vlm_engine_t *e)
+{
+    int32_t       i;
+    uint64_t      news;
+    vlm_work_t   *w;
+
+    news = __atomic_load_n(&e->embed.news, __ATOMIC_ACQUIRE);
+
+    if (news == e->embed.seen) {
+        return;
+    }
+
+    e->embed.seen = news;
+
+    embed_arrived(e);
+
+    /* requests may end in here */
+
+    for (i = e->sched.nrunning - 1; i >= 0; i--) {
+        w = (vlm_work_t *) e->sched.running[i];
+
+        if (w->nwaiting != 0 && embed_claim(e, w) == VLM_OK) {
+            embed_go(e, w);
+        }
+    }
+}
+
+
+static void
+embed_arrived(vlm_engine_t *e)
+{
+    int            valid;
+    vlm_error_t    err;
+    vlm_embed_t   *m;
+    vlm_entry_t   *entry;
+    vlm_lookup_t  *lookup, *next;
+
+    m = &e->embed;
+
+    pthread_mutex_lock(&m->lock);
+    lookup = m->arrived;
+    m->arrived = NULL;
+    pthread_mutex_unlock(&m->lock);
+
+    for ( /* void */ ; lookup != NULL; lookup = next) {
+        next = lookup->next;
+
+        entry = vlm_embed_read(e, &lookup->key, &lookup->plan,
+                               lookup->get.value, lookup->get.len, &valid,
+                               &err);
+
+        if (entry != NULL) {
+            vlm_memory_put(m->memory, &lookup->key, entry,
+                           VLM_CACHE_HIT_REDIS);
+            vlm_entry_free(m->memory, entry);
+
+        } else {
+
+            if (!valid) {
+                count(m->bad_values);
+                vlm_log(VLM_LOG_WARN, "a value in Redis is not valid and "
+                        "will be deleted: %s: %s", lookup->get.name,
+                        err.message);
+                vlm_redis_del(m->redis, lookup->get.name);
+            }
+
+            vlm_memory_missed(m->memory, &lookup->key);
+        }
+
+        free(lookup->get.value);
+        free(lookup);
+    }
+}
+
+
+/* a picture has its embedding */
+
+static void
+embed_ready(vlm_work_t *w, vlm_pic_t *pic)
+{
+    pic->embedding = pic->cache.entry->tensor;
+    pic->cache.state = VLM_PIC_READY;
+
+    w->nencoded++;
+}
+
+
+void
+vlm_embed_start(vlm_engine_t *e, vlm_work_t *w)
+{
+    uint32_t    i;
+    vlm_pic_t  *pic;
+
+    for (i = 0; i < w->in.npictures; i++) {
+        pic = &w->pics[i];
+
+        if (pic->cache.entry != NULL) {
+            embed_ready(w, pic);
+
+        } else if (!pic->cache.keyed) {
+            pic->cache.state = VLM_PIC_LEAD;
+
+        } else {
+            w->nwaiting++;
+        }
+    }
+
+    if (embed_claim(e, w) == VLM_OK) {
+        embed_go(e, w);
+    }
+}
+
+
+/* VLM_ERROR: the request has ended */
+
+static int
+embed_claim(vlm_engine_t *e, vlm_work_t *w)
+{
+    uint32_t          i;
+    vlm_error_t       err;
+    vlm_pic_t        *pic;
+    vlm_embed_pic_t  *p;
+
+    for (i = 0; i < w->in.npictures && w->nwaiting != 0; i++) {
+        pic = &w->pics[i];
+        p = &pic->cache;
+
+        if (p->state != VLM_PIC_WAIT) {
+            continue;
+        }
+
+        switch (vlm_memory_claim(e->embed.memory, &p->wait, &p->entry,
+                                 &p->outcome, &err))
+        {
+
+        case VLM_JOIN_HIT:
+            w->nwaiting--;
+            w->cached_us = vlm_now_us();
+            embed_ready(w, pic);
+            break;
+
+        case VLM_JOIN_LEAD:
+            w->nwaiting--;
+            p->state = VLM_PIC_LEAD;
+            break;
+
+        case VLM_JOIN_BAD:
+
+            if (w->decoding) {
+                /* others must come back first, and their errors are seen */
+                pic->error = err;
+                w->nwaiting--;
+                p->state = VLM_PIC_DECODE;
+                break;
+            }
+
+            vlm_error_param(&err, "image[%u]", i);
+            vlm_compute_fail(e, w, &err);
+            return VLM_ERROR;
+
+        default: /* VLM_JOIN_WAIT */
+            break;
+        }
+    }
+
+    return VLM_OK;
+}
+
+
+static void
+embed_stage(vlm_engine_t *e, vlm_work_t *w, uint32_t stage)
+{
+    if (w->stage != stage) {
+        w->stage = stage;
+        vlm_mail_stage(e, w->req, stage, 0);
+    }
+}
+
+
+/* what is to be done next, once all claims are made */
+
+static void
+embed_go(vlm_engine_t *e, vlm_work_t *w)
+{
+    uint32_t  i, n;
+
+    if (w->decoding) {
+        return;
+    }
+
+    for (n = 0, i = 0; i < w->in.npictures; i++) {
+        n += w->pics[i].cache.state == VLM_PIC_LEAD;
+    }
+
+    if (n != 0) {
+        w->decoding = 1;
+        w->undecoded = (int32_t) n;
+        embed_stage(e, w, VLM_STAGE_DECODE);
+
+        for (i = 0; i < w->in.npictures; i++) {
+            if (w->pics[i].cache.state == VLM_PIC_LEAD) {
+                w->pics[i].cache.state = VLM_PIC_DECODE;
+                vlm_images_put(&e->images, &w->pics[i].task);
+            }
+        }
+
+    } else if (w->nencoded == (int32_t) w->in.npictures) {
+        w->encoded_us = vlm_now_us();
+        vlm_mail_released(e, w->req);
+        embed_stage(e, w, VLM_STAGE_PREFILL);
+
+    } else {
+
+        if (w->nwaiting == 0) {
+            vlm_mail_released(e, w->req);
+        }
+
+        embed_stage(e, w, VLM_STAGE_ENCODE);
+    }
+
+    vlm_work_ready(w);
+}
+
+
+void
+vlm_embed_pixels(vlm_engine_t *e, vlm_work_t *w)
+{
+    uint32_t  i;
+
+    for (i = 0; i < w->in.npictures; i++) {
+        if (w->pics[i].cache.state == VLM_PIC_DECODE) {
+            w->pics[i].cache.state = VLM_PIC_PIXELS;
+        }
+    }
+
+    vlm_encode_add(e, w);
+    embed_go(e, w);
+}
+
+
+int
+vlm_embed_encoded(vlm_engine_t *e, vlm_work_t *w, int32_t n,
+    const vlm_tensor_t *result, vlm_error_t *err)
+{
+    vlm_pic_t        *pic;
+    vlm_embed_pic_t  *p;
+
+    pic = &w->pics[n];
+    p = &pic->cache;
+
+    count(e->embed.encoded);
+
+    p->entry = vlm_embed_entry(e, &p->key, &pic->plan, result,
+                               p->keyed && p->verified, err);
+    if (p->entry == NULL) {
+        return VLM_ERROR;
+    }
+
+    if (p->keyed && p->verified) {
+        vlm_memory_put(e->embed.memory, &p->key, p->entry, VLM_CACHE_MISS);
+    }
+
+    vlm_memory_leave(e->embed.memory, &p->wait);
+
+    p->outcome = VLM_CACHE_MISS;
+    embed_ready(w, pic);
+
+    if (w->nencoded == (int32_t) w->in.npictures) {
+        w->encoded_us = vlm_now_us();
+        embed_stage(e, w, VLM_STAGE_PREFILL);
+    }
+
+    vlm_work_ready(w);
+
+    return VLM_OK;
+}
+
+
+void
+vlm_embed_leave(vlm_engine_t *e, vlm_work_t *w)
+{
+    uint32_t          i;
+    vlm_embed_pic_t  *p;
+
+    if (w == NULL || w->pics == NULL) {
+        return;
+    }
+
+    for (i = 0; i < w->in.npictures; i++) {
+        p = &w->pics[i].cache;
+
+        vlm_memory_leave(e->embed.memory, &p->wait);
+
+        if (p->entry != NULL) {
+            vlm_entry_free(e->embed.memory, p->entry);
+            p->entry = NULL;
+        }
+    }
+}
