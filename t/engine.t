@@ -149,6 +149,22 @@ for my $case (
 }
 
 
+# ---- output that cannot be written, input that cannot be read ----
+
+for my $args ("info $demo", "tokenize $demo", "run --model $demo --prompt x",
+              '--version', '--help')
+{
+    $out = qx{echo '"x"' | $engine $args 2>&1 >/dev/full};
+    is($? >> 8, 1, "vlm-engine $args, a full disk: status");
+    like($out, qr/^vlm-engine: stdout: No space left on device$/m,
+         "vlm-engine $args, a full disk: message");
+}
+
+$out = qx{$engine tokenize $demo 2>&1 </};
+is($? >> 8, 1, 'tokenize, a directory: status');
+like($out, qr/^vlm-engine: stdin: Is a directory$/, 'tokenize: message');
+
+
 # ---- check, info ----
 
 ($rc, $out) = engine('', '--model', $demo, '--check');

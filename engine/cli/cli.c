@@ -1,4 +1,5 @@
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,6 +66,23 @@ vlm_cli_fail(int status, const vlm_error_t *err)
 }
 
 
+/* what stdio kept back may fail to be written, too */
+
+static int
+done(int status)
+{
+    vlm_error_t  err;
+
+    if (status != 0 || (fflush(stdout) == 0 && !ferror(stdout))) {
+        return status;
+    }
+
+    vlm_fail(&err, 500, NULL, "stdout: %s", strerror(errno));
+
+    return vlm_cli_fail(VLM_EXIT_FAILED, &err);
+}
+
+
 int
 vlm_cli(int argc, char **argv)
 {
@@ -99,12 +117,12 @@ vlm_cli(int argc, char **argv)
     }
 
     if (o.help) {
-        return help(cmd);
+        return done(help(cmd));
     }
 
     if (o.version) {
         printf("vlm-engine %s\n", VLM_VERSION);
-        return 0;
+        return done(0);
     }
 
     if (o.nargs < cmd->nargs) {
@@ -120,5 +138,5 @@ vlm_cli(int argc, char **argv)
         return vlm_cli_fail(VLM_EXIT_USAGE, &err);
     }
 
-    return cmd->main(&o);
+    return done(cmd->main(&o));
 }

@@ -44,6 +44,11 @@ vlm_cmd_tokenize(vlm_options_t *o)
         n = getline(&line, &size, stdin);
 
         if (n == -1) {
+
+            if (!feof(stdin)) {
+                rc = vlm_fail(&err, 500, NULL, "stdin: %s", strerror(errno));
+            }
+
             break;
         }
 
