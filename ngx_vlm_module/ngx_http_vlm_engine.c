@@ -261,8 +261,13 @@ ngx_http_vlm_connected(ngx_http_vlm_engine_t *engine)
     engine->state = NGX_HTTP_VLM_UP;
     engine->failures = 0;
     engine->refused = 0;
+    engine->connected = ngx_current_msec;
     engine->delay = 0;
     engine->info.nmodels = 0;
+
+    if (engine->suspects) {
+        ngx_http_vlm_watchdog_start(engine);
+    }
 
     ngx_http_vlm_wake_waiting(engine);
 
@@ -295,6 +300,12 @@ ngx_http_vlm_not_connected(ngx_http_vlm_engine_t *engine, ngx_uint_t version)
     }
 
     engine->refused = 1;
+
+    /* nobody listens: it is not stopped but gone */
+
+    if (engine->channel.err == ECONNREFUSED) {
+        ngx_http_vlm_suspects_free(engine);
+    }
 
     ngx_http_vlm_disconnect(engine);
     ngx_http_vlm_retry(engine);
@@ -342,9 +353,12 @@ ngx_http_vlm_engine_timer(ngx_event_t *ev)
         return;
     }
 
-    if (engine->state == NGX_HTTP_VLM_UP
-        || (ngx_exiting && ngx_queue_empty(&engine->waiting)))
-    {
+    if (engine->state == NGX_HTTP_VLM_UP) {
+        ngx_http_vlm_watchdog(engine);
+        return;
+    }
+
+    if (ngx_exiting && ngx_queue_empty(&engine->waiting)) {
         return;
     }
 
@@ -454,6 +468,7 @@ ngx_http_vlm_engine_exit(ngx_http_vlm_engine_t *engine)
     }
 
     ngx_http_vlm_slots_lost(engine);
+    ngx_http_vlm_suspects_free(engine);
     ngx_http_vlm_disconnect(engine);
 
     if (engine->slots) {

@@ -386,6 +386,11 @@ ngx_http_vlm_check_loc_conf(ngx_conf_t *cf, ngx_http_vlm_loc_conf_t *conf)
         return NGX_CONF_ERROR;
     }
 
+    /* after all its requests have timed out */
+
+    conf->engine->patience = ngx_max(conf->engine->patience,
+                                     2 * conf->read_timeout);
+
     /* the body, the record, and what rounding up to pages may take */
 
     need = (off_t) ngx_min(conf->max_request_size, NGX_MAX_OFF_T_VALUE / 2)

@@ -5,6 +5,7 @@
  *     ngx_http_vlm_module.c       directives, process start and end
  *     ngx_http_vlm_variables.c    $vlm_*
  *     ngx_http_vlm_engine.c       the connection to an engine
+ *     ngx_http_vlm_watchdog.c     an engine that does not move any more
  *     ngx_http_vlm_slot.c         requests on it: submit, cancel, events
  *     ngx_http_vlm_room.c         room in the arena and who gives way
  *     ngx_http_vlm_request.c      handler, admission, life of a request
@@ -109,6 +110,7 @@ typedef struct {
 /* regions of the arena that one request occupies; outlives its context */
 
 struct ngx_http_vlm_hold_s {
+    ngx_http_vlm_hold_t        *next;       /* in engine->suspects */
     ngx_uint_t                  n;
     ngx_uint_t                  complete;   /* the body is */
     uint64_t                    regions[VLM_MAX_PICTURES + 8];
@@ -155,6 +157,12 @@ struct ngx_http_vlm_engine_s {
     ngx_msec_t                  tried;
     ngx_uint_t                  failures;   /* since it was last up */
     ngx_uint_t                  looks;      /* at a state not yet told */
+    ngx_msec_t                  connected;  /* when */
+    ngx_msec_t                  patience;   /* with one that does not move */
+    ngx_msec_t                  moved;      /* seen to, last */
+    uint64_t                    heartbeat;
+    ngx_http_vlm_hold_t        *suspects;   /* regions it may still read */
+    unsigned                    hung:1;     /* why its requests are lost */
     unsigned                    greeted:1;  /* the handshake is done */
     unsigned                    refused:1;  /* the last attempt failed */
     vlm_fail_t                  fail;       /* of the last attempt */
@@ -318,6 +326,14 @@ ngx_int_t ngx_http_vlm_engine_get(ngx_http_vlm_engine_t *engine);
 void ngx_http_vlm_engine_broken(ngx_http_vlm_engine_t *engine,
     const char *what);
 void ngx_http_vlm_engine_exit(ngx_http_vlm_engine_t *engine);
+
+/* ngx_http_vlm_watchdog.c */
+
+void ngx_http_vlm_watchdog_start(ngx_http_vlm_engine_t *engine);
+void ngx_http_vlm_watchdog(ngx_http_vlm_engine_t *engine);
+void ngx_http_vlm_suspect(ngx_http_vlm_engine_t *engine,
+    ngx_http_vlm_hold_t **hold);
+void ngx_http_vlm_suspects_free(ngx_http_vlm_engine_t *engine);
 
 /* ngx_http_vlm_slot.c */
 

@@ -16,6 +16,8 @@ static ngx_int_t ngx_http_vlm_slot_event(ngx_http_vlm_engine_t *engine,
     vlm_event_t *event);
 static void ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx,
     vlm_event_t *event);
+static void ngx_http_vlm_slot_lost(ngx_http_vlm_engine_t *engine,
+    ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_left_queue(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_slot_free(ngx_http_vlm_engine_t *engine,
     ngx_http_vlm_slot_t *slot);
@@ -131,6 +133,8 @@ ngx_http_vlm_slot_submit(ngx_http_vlm_ctx_t *ctx, uint64_t offset,
     slot->hold = ctx->hold;
     ctx->hold = NULL;
 
+    ngx_http_vlm_watchdog_start(engine);
+
     return NGX_OK;
 }
 
@@ -199,13 +203,31 @@ ngx_http_vlm_slots_lost(ngx_http_vlm_engine_t *engine)
         /* who has not yet submitted takes another slot then */
 
         if (ctx && slot->state == NGX_HTTP_VLM_SLOT_ACTIVE) {
-            vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_died", NULL,
-                     "the engine was lost before the answer was complete");
-            ngx_http_vlm_wake(ctx);
+            ngx_http_vlm_slot_lost(engine, ctx);
+        }
+
+        if (engine->hung) {
+            ngx_http_vlm_suspect(engine, &slot->hold);
         }
 
         ngx_http_vlm_slot_free(engine, slot);
     }
+}
+
+
+static void
+ngx_http_vlm_slot_lost(ngx_http_vlm_engine_t *engine, ngx_http_vlm_ctx_t *ctx)
+{
+    if (engine->hung) {
+        vlm_fail(&ctx->fail, NGX_HTTP_GATEWAY_TIME_OUT, "engine_timeout",
+                 NULL, "the engine does not move any more");
+
+    } else {
+        vlm_fail(&ctx->fail, NGX_HTTP_BAD_GATEWAY, "engine_died", NULL,
+                 "the engine was lost before the answer was complete");
+    }
+
+    ngx_http_vlm_wake(ctx);
 }
 
 

@@ -448,8 +448,11 @@ wait_events(int listen_fd, int64_t next)
 
     now = now_ms();
     next = (conf.ready_at < next) ? conf.ready_at : next;
-    timeout = (next <= now) ? 0 : (next - now > 1000) ? 1000
-                                                     : (int) (next - now);
+
+    /* its heart beats */
+
+    timeout = (next <= now) ? 0 : (next - now > 100) ? 100
+                                                    : (int) (next - now);
 
     for (i = 0; i < 1 + 2 * MAX_PEERS; i++) {
         pfd[i].fd = -1;
