@@ -25,6 +25,9 @@ typedef struct {
     int                 help;
     int                 version;
     int                 check;
+    const char         *redis;          /* as given */
+    const char         *redis_password; /* file */
+    vlm_redis_url_t     redis_url;
 
     const char         *args[2];        /* not options, in order */
     int                 nargs;
@@ -69,6 +72,12 @@ int vlm_cli(int argc, char **argv);
 int vlm_options_parse(vlm_options_t *o, const vlm_command_t *cmd, int argc,
     char **argv, vlm_error_t *err);
 void vlm_options_help(const vlm_command_t *cmd);
+
+/*
+ * From --redis, --redis-password-file and VLM_REDIS_URL to the engine's
+ * settings, which point into o.
+ */
+int vlm_cli_redis(vlm_options_t *o, vlm_error_t *err);
 
 /* prints "vlm-engine: message" and returns status */
 int vlm_cli_fail(int status, const vlm_error_t *err);

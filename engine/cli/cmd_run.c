@@ -38,7 +38,7 @@ vlm_cmd_run(vlm_options_t *o)
     vlm_engine_t         *e;
     vlm_local_request_t   local;
 
-    if (run_check(o, &err) != VLM_OK) {
+    if (run_check(o, &err) != VLM_OK || vlm_cli_redis(o, &err) != VLM_OK) {
         return vlm_cli_fail(VLM_EXIT_USAGE, &err);
     }
 

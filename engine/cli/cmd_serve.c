@@ -22,6 +22,10 @@ vlm_cmd_serve(vlm_options_t *o)
         return vlm_cli_fail(VLM_EXIT_USAGE, &err);
     }
 
+    if (vlm_cli_redis(o, &err) != VLM_OK) {
+        return vlm_cli_fail(VLM_EXIT_USAGE, &err);
+    }
+
     if (o->check) {
         return cmd_check(o);
     }

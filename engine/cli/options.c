@@ -67,8 +67,6 @@ static int set_stop(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
 static int set_size(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
-static int set_unsupported(vlm_options_t *o, const vlm_option_t *opt,
-    const char *value, vlm_error_t *err);
 
 
 #define S           VLM_CMD_SERVE
@@ -152,7 +150,7 @@ static const vlm_option_t  options[] = {
       "threads that decode pictures (2)" },
     { "deterministic", NULL, S|R, set_flag, ENG(deterministic), 0, 0, 0,
       "same bits every time: always so on the CPU" },
-    { "embedding-dtype", "bf16|f16|f32", S|R, set_dtype, 0, 0, 0, 0,
+    { "embedding-dtype", "bf16|f16|f32|int8", S|R, set_dtype, 0, 0, 0, 0,
       "type to which pictures' embeddings are rounded (bf16)" },
     { "max-model-len", "N", S|R, set_int, ENG(max_model_len), 16, 1e9, 0,
       "tokens of prompt and answer (the model's, if memory allows)" },
@@ -178,6 +176,18 @@ static const vlm_option_t  options[] = {
       "memory of the KV cache (1g or one context, if there is)" },
     { "block-size", "N", S|R, set_block, ENG(block_size), 16, 256, 0,
       "tokens of one block of it (16)" },
+    { "embedding-cache-memory", "SIZE", S|R, set_bytes, ENG(cache_memory), 0,
+      1e18, 0, "memory for embeddings of pictures seen before (256m)" },
+    { "redis", "URL", S|R, set_string, OFF(redis), 0, 0, 0,
+      "redis://HOST[:PORT][/DB] or unix:PATH, shared with other engines" },
+    { "redis-password-file", "FILE", S|R, set_string, OFF(redis_password), 0,
+      0, 0, "its password; or put the URL with it into VLM_REDIS_URL" },
+    { "redis-ttl", "S", S|R, set_seconds, ENG(redis_ttl_ms), 1, 3e8, 0,
+      "how long an embedding is kept there (604800, a week)" },
+    { "redis-timeout", "MS", S|R, set_u64, ENG(redis_timeout_ms), 1, 60000,
+      0, "time for a look-up (a quarter of that of encoding, 20 to 500)" },
+    { "redis-max-value", "SIZE", S|R, set_bytes, ENG(redis_max_value), 1024,
+      536870912, 0, "larger embeddings are not kept there (16m)" },
     { "log-level", "LEVEL", ALL, set_log, 0, 0, 0, 0,
       "error, warn, info or debug" },
 
@@ -186,12 +196,6 @@ static const vlm_option_t  options[] = {
     { "quantization", "none", S|R, set_only, 0, 0, 0, 0, NULL },
     { "vision-quantization", "none", S|R, set_only, 0, 0, 0, 0, NULL },
     { "prefix-cache", "off", S|R, set_only, 0, 0, 0, 0, NULL },
-    { "embedding-cache-memory", "0", S|R, set_only, 0, 0, 0, 0, NULL },
-    { "redis", "URL", S|R, set_unsupported, 0, 0, 0, 0, NULL },
-    { "redis-password-file", "FILE", S|R, set_unsupported, 0, 0, 0, 0,
-      NULL },
-    { "redis-ttl", "S", S|R, set_unsupported, 0, 0, 0, 0, NULL },
-    { "redis-timeout", "MS", S|R, set_unsupported, 0, 0, 0, 0, NULL },
 
     { "help", NULL, ALL, set_flag, OFF(help), 0, 0, 0, "this text" },
     { "version", NULL, ALL, set_flag, OFF(version), 0, 0, 0,
@@ -350,8 +354,13 @@ set_bytes(vlm_options_t *o, const vlm_option_t *opt, const char *value,
 {
     uint64_t  n;
 
-    if (vlm_parse_size(value, &n) != VLM_OK || n == 0) {
+    if (vlm_parse_size(value, &n) != VLM_OK || (n == 0 && opt->min > 0)) {
         return bad(err, opt, value, "must be a size, as 4096, 64m or 2g");
+    }
+
+    if ((double) n < opt->min || (double) n > opt->max) {
+        return vlm_fail(err, 400, NULL, "--%s %.40s is out of range: %.15g "
+                        "to %.15g", opt->name, value, opt->min, opt->max);
     }
 
     *field(o, opt, uint64_t) = n;
@@ -478,10 +487,10 @@ set_dtype(vlm_options_t *o, const vlm_option_t *opt, const char *value,
         *dtype = VLM_F32;
 
     } else if (strcmp(value, "int8") == 0) {
-        return bad(err, opt, value, "is not supported by this build");
+        *dtype = VLM_I8;
 
     } else {
-        return bad(err, opt, value, "must be bf16, f16 or f32");
+        return bad(err, opt, value, "must be bf16, f16, f32 or int8");
     }
 
     return VLM_OK;
@@ -519,15 +528,6 @@ set_only(vlm_options_t *o, const vlm_option_t *opt, const char *value,
 
     return vlm_fail(err, 400, NULL, "--%s \"%.100s\": is not supported by "
                     "this build, only \"%s\"", opt->name, value, opt->value);
-}
-
-
-static int
-set_unsupported(vlm_options_t *o, const vlm_option_t *opt, const char *value,
-    vlm_error_t *err)
-{
-    return vlm_fail(err, 400, NULL, "--%s is not supported by this build",
-                    opt->name);
 }
 
 
@@ -617,6 +617,9 @@ set_defaults(vlm_options_t *o)
     e->max_images = 16;
     e->max_image_pixels = 67108864;
     e->block_size = 16;
+    e->cache_memory = 256u << 20;
+    e->redis_ttl_ms = 604800000;
+    e->redis_max_value = 16u << 20;
     e->gap_factor = VLM_DEFAULT_GAP_FACTOR;
 }
 

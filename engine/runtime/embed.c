@@ -415,7 +415,7 @@ embed_lookup(vlm_engine_t *e, const vlm_pic_t *pic)
     lookup->plan = pic->plan;
     vlm_cache_name(&lookup->key, e->embed.weights, lookup->get.name);
 
-    lookup->get.timeout_us = e->conf.redis_timeout_us;
+    lookup->get.timeout_us = e->conf.redis_timeout_ms * 1000;
 
     if (lookup->get.timeout_us == 0) {
         us = vlm_model_cost(e->model, &pic->plan) / TIMEOUT_SHARE

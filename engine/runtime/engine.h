@@ -62,7 +62,7 @@ typedef struct {
     uint64_t        cache_memory;       /* of embeddings */
     const vlm_redis_url_t  *redis;      /* NULL: none */
     uint64_t        redis_ttl_ms;
-    uint64_t        redis_timeout_us;   /* 0: by the time of encoding */
+    uint64_t        redis_timeout_ms;   /* 0: by the time of encoding */
     uint64_t        redis_max_value;
     int32_t         block_size;
     double          gap_factor;         /* --max-token-gap-factor, above 1;
