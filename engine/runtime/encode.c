@@ -46,11 +46,13 @@ vlm_work_ready(vlm_work_t *w)
 void
 vlm_encode_add(vlm_engine_t *e, vlm_work_t *w)
 {
-    double      due;
+    double      macs;
     uint32_t    i;
+    uint64_t    now;
     vlm_pic_t  *pic;
 
-    due = (double) vlm_now_us();
+    macs = 0;
+    now = vlm_now_us();
 
     for (i = 0; i < w->in.npictures; i++) {
         pic = &w->pics[i];
@@ -59,14 +61,13 @@ vlm_encode_add(vlm_engine_t *e, vlm_work_t *w)
             continue;
         }
 
-        due += vlm_model_cost(e->model, &pic->plan) / e->encoding.rate;
+        macs += vlm_model_cost(e->model, &pic->plan);
 
         pic->item.image = &pic->image;
         pic->item.plan = &pic->plan;
         pic->item.owner = w;
-        pic->item.due_us = due;
 
-        vlm_encoding_add(&e->encoding, &pic->item);
+        vlm_encoding_add(&e->encoding, &pic->item, now, macs);
     }
 }
 

@@ -52,9 +52,12 @@ vlm_encoding_free(vlm_encoding_t *enc)
 
 
 void
-vlm_encoding_add(vlm_encoding_t *enc, vlm_encode_item_t *item)
+vlm_encoding_add(vlm_encoding_t *enc, vlm_encode_item_t *item,
+    uint64_t now_us, double macs)
 {
     vlm_encode_item_t  **p;
+
+    item->due_us = (double) now_us + macs / enc->rate;
 
     for (p = &enc->waiting; *p != NULL; p = &(*p)->next) {
         if ((*p)->due_us > item->due_us) {
@@ -332,6 +335,8 @@ vlm_encoding_run(vlm_encoding_t *enc, double us)
 
         last = took;
     }
+
+    enc->us += took;
 
     return took;
 }

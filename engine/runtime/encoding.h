@@ -64,6 +64,7 @@ typedef struct {
 
     double                   rate;      /* multiply-adds a microsecond */
     double                   spent;     /* multiply-adds so far */
+    double                   us;        /* in which they were done */
     uint64_t                 njobs;
 } vlm_encoding_t;
 
@@ -72,7 +73,12 @@ int vlm_encoding_init(vlm_encoding_t *enc, const vlm_model_t *m,
     vlm_queue_t *q, vlm_encoded_pt encoded, void *data, vlm_error_t *err);
 void vlm_encoding_free(vlm_encoding_t *enc);
 
-void vlm_encoding_add(vlm_encoding_t *enc, vlm_encode_item_t *item);
+/*
+ * From now_us on; "macs" are those of its request's pictures up to and with
+ * this one.
+ */
+void vlm_encoding_add(vlm_encoding_t *enc, vlm_encode_item_t *item,
+    uint64_t now_us, double macs);
 
 /* takes an item out, wherever it is; others of its job are not disturbed */
 void vlm_encoding_remove(vlm_encoding_t *enc, vlm_encode_item_t *item);
