@@ -160,7 +160,7 @@ SKIP: {
 
 sub exec_start {
     my %env = slurp("$dir/prefix/share/ngx_vlm/conf/demo.env")
-                  =~ /^(\w+)=(.*)$/mg;
+                  =~ /^(\w+)="?(.*?)"?$/mg;
 
     my @words = map {
         /^\$(\w+)$/ ? split(' ', $env{$1})
