@@ -55,9 +55,14 @@ ngx_http_vlm_engine_get(ngx_http_vlm_engine_t *engine)
         return NGX_AGAIN;
     }
 
-    /* it was tried a moment ago, in vain */
+    /*
+     * It was tried a moment ago, in vain; but whether somebody listens by now
+     * costs little to find out.
+     */
 
     if (engine->refused
+        && engine->channel.err != ECONNREFUSED
+        && engine->channel.err != ENOENT
         && ngx_current_msec - engine->tried < NGX_HTTP_VLM_MIN_DELAY)
     {
         return NGX_ERROR;

@@ -78,10 +78,12 @@ vlm_worker_open(vlm_worker_t *w, const vlm_worker_conf_t *conf,
     w->arena = arena;
     w->state = WORKER_CONNECTED;
 
-    rc = worker_map(w);
+    /* first what costs little and often fails */
+
+    rc = worker_connect(w, path);
 
     if (rc == VLM_CHANNEL_OK) {
-        rc = worker_connect(w, path);
+        rc = worker_map(w);
     }
 
     if (rc == VLM_CHANNEL_OK) {
