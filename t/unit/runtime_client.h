@@ -66,6 +66,8 @@ typedef struct {
     vlm_sampling_t      sampling;
     uint32_t            flags;
     uint64_t            deadline_ms;
+    const char         *scope;
+    const uint8_t      *digests[4];     /* NULL: left to the engine */
 } question_t;
 
 
@@ -264,6 +266,11 @@ client_ask(client_t *c, uint32_t slot, const question_t *q)
 
         arena_put(c, h->region, &buf, &pictures[n].bytes, data, len);
         free(data);
+
+        if (q->digests[n] != NULL) {
+            memcpy(pictures[n].sha256, q->digests[n], 32);
+        }
+
         parts[n].type = VLM_PART_PICTURE;
         parts[n].picture = (uint32_t) n;
     }
@@ -290,6 +297,11 @@ client_ask(client_t *c, uint32_t slot, const question_t *q)
 
     if (req.sampling.nchoices == 0) {
         req.sampling.nchoices = 1;
+    }
+
+    if (q->scope != NULL) {
+        req.scope.data = q->scope;
+        req.scope.len = (uint32_t) strlen(q->scope);
     }
 
     if (q->model != NULL) {
