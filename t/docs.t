@@ -5,9 +5,10 @@
 use warnings;
 use strict;
 
+use Cwd ();
 use Test::More;
 
-my $build = $ENV{VLM_BUILD} // 'build';
+my $build = $ENV{VLM_BUILD} // Cwd::getcwd() . '/build';
 my $engine = "$build/vlm-engine";
 
 
@@ -312,6 +313,30 @@ SKIP: {
         my ($default) = $said =~ /^  \Q$option\E +\S.*\((\d+)\)$/m or next;
         is($table{$option}{default}, $default, "$option: default");
     }
+
+    # commands that are shown give what is shown; the others tell of this
+    # machine's memory, or write files
+
+    local $ENV{PATH} = "$build:$ENV{PATH}";
+    my $shown = 0;
+
+    for my $file (glob('docs/*.md')) {
+        my $page = slurp($file);
+
+        while ($page =~ /^ {4}\$ ((?:.*\\\n)*.*)\n((?: {4}(?!\$ ).*\n)*)/mg)
+        {
+            my ($command, $output) = ($1, $2);
+
+            next if $command !~ /vlm-engine (?:info|run|tokenize) /
+                    || $command !~ m{models/demo} || $command =~ /--json/;
+
+            $output =~ s/^ {4}//mg;
+            is(`$command`, $output, $command =~ s/\s*\\\n\s*/ /gr);
+            $shown++;
+        }
+    }
+
+    cmp_ok($shown, '>=', 4, 'commands were tried');
 
     # each command is shown
 
