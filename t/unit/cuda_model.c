@@ -18,8 +18,10 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #define TOKENS      3                   /* sanitizers are slow */
+#define REQUESTS    4
 #else
 #define TOKENS      GOLDEN_TOKENS
+#define REQUESTS    GOLDEN_SEQS
 #endif
 
 #define FED         4                   /* steps fed the reference's tokens */
@@ -233,17 +235,17 @@ test_alone(golden_rig_t *rig, const char *variant, const char *name)
 static void
 test_batch(golden_rig_t *rig)
 {
-    int            s, step, same[GOLDEN_SEQS];
-    request_t      r[GOLDEN_SEQS];
-    golden_seq_t   seqs[GOLDEN_SEQS];
-    vlm_sampled_t  sampled[GOLDEN_SEQS];
+    int            s, step, same[REQUESTS];
+    request_t      r[REQUESTS];
+    golden_seq_t   seqs[REQUESTS];
+    vlm_sampled_t  sampled[REQUESTS];
 
     static const char  *names[GOLDEN_SEQS] = {
         "text_only", "one_tiny", "text_system", "two_images", "unicode",
         "one_tall", "multi_turn", "one_image"
     };
 
-    for (s = 0; s < GOLDEN_SEQS; s++) {
+    for (s = 0; s < REQUESTS; s++) {
         same[s] = 0;
 
         if (request_open(&r[s], rig, "base", names[s]) < 0
@@ -255,9 +257,9 @@ test_batch(golden_rig_t *rig)
 
     for (step = 0; step < TOKENS; step++) {
 
-        for (s = 0; s < GOLDEN_SEQS; s += step == 0 ? 2 : GOLDEN_SEQS) {
+        for (s = 0; s < REQUESTS; s += step == 0 ? 2 : REQUESTS) {
 
-            if (golden_step(rig, seqs + s, step == 0 ? 2 : GOLDEN_SEQS, NULL,
+            if (golden_step(rig, seqs + s, step == 0 ? 2 : REQUESTS, NULL,
                             sampled + s)
                 < 0)
             {
@@ -265,15 +267,15 @@ test_batch(golden_rig_t *rig)
             }
         }
 
-        for (s = 0; s < GOLDEN_SEQS; s++) {
+        for (s = 0; s < REQUESTS; s++) {
             same[s] += sampled[s].id == known_token(&r[s], step);
             vlm_ids_append(&seqs[s].ids, sampled[s].id, 1);
         }
     }
 
-    for (s = 0; s < GOLDEN_SEQS; s++) {
-        tap_is(same[s], TOKENS, "%s: greedy tokens, among eight",
-               r[s].c.name);
+    for (s = 0; s < REQUESTS; s++) {
+        tap_is(same[s], TOKENS, "%s: greedy tokens, among %d",
+               r[s].c.name, REQUESTS);
 
         vlm_ids_free(&seqs[s].ids);
         request_close(&r[s]);
@@ -387,7 +389,10 @@ main(void)
 
     emu_close(&emu);
 
-    test_bf16("text_only");
+    if (TOKENS == GOLDEN_TOKENS) {
+        test_bf16("text_only");
+    }
+
     test_bf16("one_image");
 
     return tap_done();

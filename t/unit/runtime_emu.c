@@ -239,6 +239,8 @@ test_score(void)
 int
 main(void)
 {
+    vlm_log_level(getenv("VLM_TEST_LOG") != NULL ? "debug" : "error");
+
     test_mixed();
     test_score();
 
