@@ -274,6 +274,8 @@ ngx_http_vlm_connected(ngx_http_vlm_engine_t *engine)
         ngx_http_vlm_watchdog_start(engine);
     }
 
+    ngx_http_vlm_zone_set_engine(engine);
+
     ngx_http_vlm_wake_waiting(engine);
 
     /* publish that we sleep: from now on the engine rings */
@@ -487,6 +489,10 @@ static void
 ngx_http_vlm_disconnect(ngx_http_vlm_engine_t *engine)
 {
     engine->state = NGX_HTTP_VLM_DOWN;
+
+    if (!ngx_exiting && !ngx_terminate) {
+        ngx_http_vlm_zone_set_engine(engine);
+    }
 
     ngx_http_vlm_unwatch(&engine->socket);
     ngx_http_vlm_unwatch(&engine->bell);

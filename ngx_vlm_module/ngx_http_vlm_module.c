@@ -165,6 +165,20 @@ static ngx_command_t  ngx_http_vlm_commands[] = {
       offsetof(ngx_http_vlm_loc_conf_t, cache_scope),
       NULL },
 
+    { ngx_string("vlm_zone"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
+      ngx_http_vlm_zone,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("vlm_status"),
+      NGX_HTTP_LOC_CONF|NGX_HTTP_LIF_CONF|NGX_CONF_NOARGS,
+      ngx_http_vlm_status,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
       ngx_null_command
 };
 
@@ -423,6 +437,12 @@ ngx_http_vlm_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
+    if (vmcf->status && vmcf->shm_zone == NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"vlm_status\" needs a \"vlm_zone\"");
+        return NGX_ERROR;
+    }
+
     return NGX_OK;
 }
 
@@ -436,7 +456,13 @@ ngx_http_vlm_exit_process(ngx_cycle_t *cycle)
 
     vmcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_vlm_module);
 
-    if (vmcf == NULL || !vmcf->started) {
+    if (vmcf == NULL) {
+        return;
+    }
+
+    ngx_http_vlm_zone_leave(vmcf);
+
+    if (!vmcf->started) {
         return;
     }
 

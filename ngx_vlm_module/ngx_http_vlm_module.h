@@ -15,6 +15,8 @@
  *     ngx_http_vlm_choice.c       what is to be sent of an answer's choices
  *     ngx_http_vlm_output.c       the answer
  *     ngx_http_vlm_error.c        error answers
+ *     ngx_http_vlm_zone.c         counters in shared memory
+ *     ngx_http_vlm_status.c       vlm_status
  *
  * Rules of memory: a request is known elsewhere only through its context,
  * and every link to the context (slot, queues, timer, posted event) is cut
@@ -42,6 +44,7 @@
 #include "ngx_vlm_module/core/vlm_answer.h"
 #include "ngx_vlm_module/core/vlm_fail.h"
 #include "ngx_vlm_module/core/vlm_form.h"
+#include "ngx_vlm_module/core/vlm_metrics.h"
 
 
 #define NGX_HTTP_VLM_MAX_REQUESTS   32768
@@ -64,6 +67,9 @@
 typedef struct ngx_http_vlm_ctx_s     ngx_http_vlm_ctx_t;
 typedef struct ngx_http_vlm_engine_s  ngx_http_vlm_engine_t;
 typedef struct ngx_http_vlm_hold_s    ngx_http_vlm_hold_t;
+typedef struct ngx_http_vlm_zone_s    ngx_http_vlm_zone_t;
+
+typedef struct ngx_http_vlm_zone_engine_s  ngx_http_vlm_zone_engine_t;
 
 
 typedef struct {
@@ -71,6 +77,9 @@ typedef struct {
     off_t                       arena_size;
     ngx_uint_t                  max_requests;
     off_t                       need;       /* of the largest request */
+    ngx_shm_zone_t             *shm_zone;
+    ngx_http_vlm_zone_t        *zone;
+    ngx_uint_t                  status;     /* vlm_status is used */
 
     /* of a worker process, from the first request on */
     vlm_arena_t                 arena;
@@ -79,6 +88,8 @@ typedef struct {
     ngx_uint_t                  nrequests;
     ngx_uint_t                  nheld;      /* holds of complete bodies */
     ngx_uint_t                  generation; /* of the last connection */
+    vlm_metrics_t              *metrics;    /* this worker's, in zone */
+    uint64_t                    owner;      /* 0: they are not its own */
     unsigned                    started:1;
 } ngx_http_vlm_main_conf_t;
 
@@ -147,6 +158,7 @@ struct ngx_http_vlm_engine_s {
     ngx_str_t                   name;       /* as configured: unix:PATH */
     char                       *path;
     ngx_http_vlm_main_conf_t   *main;
+    ngx_http_vlm_zone_engine_t *shared;     /* NULL: there is no zone */
 
     ngx_http_vlm_engine_state_e state;
     vlm_worker_t                channel;
@@ -232,6 +244,8 @@ typedef struct {
     size_t                      take;       /* of text, in the next piece */
     size_t                      take_logprobs;
     uint32_t                    finish;     /* VLM_FINISH_*, 0: not yet */
+    ngx_msec_t                  spoke;      /* when it said something last */
+    unsigned                    spoken:1;
     unsigned                    end:1;      /* the next piece tells of it */
     unsigned                    ended:1;    /* it is told */
 } ngx_http_vlm_choice_t;
@@ -395,6 +409,7 @@ void ngx_http_vlm_choices_taken(ngx_http_vlm_ctx_t *ctx);
 
 /* ngx_http_vlm_output.c */
 
+unsigned ngx_http_vlm_accept(ngx_http_request_t *r, unsigned stream);
 ngx_int_t ngx_http_vlm_output_init(ngx_http_vlm_ctx_t *ctx);
 ngx_uint_t ngx_http_vlm_output_due(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_output(ngx_http_vlm_ctx_t *ctx);
@@ -406,6 +421,24 @@ ngx_int_t ngx_http_vlm_add_header(ngx_http_request_t *r, const char *key,
 ngx_int_t ngx_http_vlm_error(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_fail_from_event(vlm_fail_t *fail,
     const vlm_event_t *event);
+
+/* ngx_http_vlm_zone.c */
+
+char *ngx_http_vlm_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+void ngx_http_vlm_zone_leave(ngx_http_vlm_main_conf_t *vmcf);
+ngx_uint_t ngx_http_vlm_zone_sum(ngx_http_vlm_main_conf_t *vmcf,
+    vlm_metrics_t *sum);
+void ngx_http_vlm_zone_set_engine(ngx_http_vlm_engine_t *engine);
+void ngx_http_vlm_zone_get_engine(ngx_http_vlm_engine_t *engine,
+    vlm_metrics_engine_t *to);
+void ngx_http_vlm_count_start(ngx_http_vlm_ctx_t *ctx);
+void ngx_http_vlm_count_tokens(ngx_http_vlm_ctx_t *ctx,
+    const vlm_event_t *event);
+void ngx_http_vlm_count_end(ngx_http_vlm_ctx_t *ctx);
+
+/* ngx_http_vlm_status.c */
+
+char *ngx_http_vlm_status(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 /* ngx_http_vlm_variables.c */
 

@@ -13,7 +13,6 @@
 #include "ngx_http_vlm_module.h"
 
 
-static unsigned ngx_http_vlm_accept(ngx_http_request_t *r, unsigned stream);
 static ngx_int_t ngx_http_vlm_drain(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_next_piece(ngx_http_vlm_ctx_t *ctx,
     ngx_http_vlm_piece_t *piece);
@@ -76,7 +75,7 @@ ngx_http_vlm_output_init(ngx_http_vlm_ctx_t *ctx)
 }
 
 
-static unsigned
+unsigned
 ngx_http_vlm_accept(ngx_http_request_t *r, unsigned stream)
 {
     ngx_uint_t        i;

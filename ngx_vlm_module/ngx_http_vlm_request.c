@@ -107,6 +107,7 @@ ngx_http_vlm_init_ctx(ngx_http_request_t *r, ngx_http_vlm_ctx_t **pctx)
     ctx->timer.log = r->connection->log;
 
     ngx_http_set_ctx(r, ctx, ngx_http_vlm_module);
+    ngx_http_vlm_count_start(ctx);
 
     ngx_str_set(&name, "request_id");
 
@@ -244,6 +245,8 @@ ngx_http_vlm_check_engine(ngx_http_vlm_ctx_t *ctx)
     }
 
     (void) vlm_worker_info(&engine->channel, &engine->info);
+
+    ngx_http_vlm_zone_set_engine(engine);
 
     vlm_worker_gauges(&engine->channel, &gauges);
 
@@ -655,6 +658,8 @@ ngx_http_vlm_close(ngx_http_vlm_ctx_t *ctx)
     if (ctx->status == 0) {
         ctx->status = ctx->fail.status;
     }
+
+    ngx_http_vlm_count_end(ctx);
 
     if (ctx->timer.timer_set) {
         ngx_del_timer(&ctx->timer);

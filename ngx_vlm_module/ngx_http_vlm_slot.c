@@ -374,6 +374,7 @@ ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx, vlm_event_t *event)
 
     case VLM_EVENT_TEXT:
         ngx_http_vlm_left_queue(ctx);
+        ngx_http_vlm_count_tokens(ctx, event);
         ctx->ntokens += event->u.text.ntokens;
 
         ngx_http_vlm_output_text(ctx, event);
