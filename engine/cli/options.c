@@ -53,6 +53,8 @@ static int set_dtype(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
 static int set_detail(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
+static int set_on(vlm_options_t *o, const vlm_option_t *opt,
+    const char *value, vlm_error_t *err);
 static int set_only(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
 static int set_log(vlm_options_t *o, const vlm_option_t *opt,
@@ -176,6 +178,8 @@ static const vlm_option_t  options[] = {
       "memory of the KV cache (1g or one context, if there is)" },
     { "block-size", "N", S|R, set_block, ENG(block_size), 16, 256, 0,
       "tokens of one block of it (16)" },
+    { "prefix-cache", "on|off", S|R, set_on, ENG(prefix_cache), 0, 0, 0,
+      "keep what prompts begin with (on)" },
     { "embedding-cache-memory", "SIZE", S|R, set_bytes, ENG(cache_memory), 0,
       1e18, 0, "memory for embeddings of pictures seen before (256m)" },
     { "redis", "URL", S|R, set_string, OFF(redis), 0, 0, 0,
@@ -195,7 +199,6 @@ static const vlm_option_t  options[] = {
 
     { "quantization", "none", S|R, set_only, 0, 0, 0, 0, NULL },
     { "vision-quantization", "none", S|R, set_only, 0, 0, 0, 0, NULL },
-    { "prefix-cache", "off", S|R, set_only, 0, 0, 0, 0, NULL },
 
     { "help", NULL, ALL, set_flag, OFF(help), 0, 0, 0, "this text" },
     { "version", NULL, ALL, set_flag, OFF(version), 0, 0, 0,
@@ -519,6 +522,24 @@ set_detail(vlm_options_t *o, const vlm_option_t *opt, const char *value,
 
 
 static int
+set_on(vlm_options_t *o, const vlm_option_t *opt, const char *value,
+    vlm_error_t *err)
+{
+    if (strcmp(value, "on") == 0) {
+        *field(o, opt, int) = 1;
+
+    } else if (strcmp(value, "off") == 0) {
+        *field(o, opt, int) = 0;
+
+    } else {
+        return bad(err, opt, value, "must be on or off");
+    }
+
+    return VLM_OK;
+}
+
+
+static int
 set_only(vlm_options_t *o, const vlm_option_t *opt, const char *value,
     vlm_error_t *err)
 {
@@ -617,6 +638,7 @@ set_defaults(vlm_options_t *o)
     e->max_images = 16;
     e->max_image_pixels = 67108864;
     e->block_size = 16;
+    e->prefix_cache = 1;
     e->cache_memory = 256u << 20;
     e->redis_ttl_ms = 604800000;
     e->redis_max_value = 16u << 20;

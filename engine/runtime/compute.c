@@ -10,11 +10,18 @@
 #include "engine/runtime/internal.h"
 
 
+/* its prompt is computed: it costs little more than its tokens */
+#define SIBLING_COST    64
+
+
 static void compute_take(vlm_engine_t *e, vlm_req_t *list);
 static void compute_decoded(vlm_engine_t *e, vlm_work_t *w);
 static void compute_check(vlm_engine_t *e);
 static void compute_admit(vlm_engine_t *e);
-static void compute_start(vlm_engine_t *e, vlm_work_t *w);
+static void compute_places(vlm_engine_t *e);
+static void compute_start(vlm_engine_t *e, vlm_choice_t *c);
+static void compute_reuse(vlm_engine_t *e);
+static void compute_done(vlm_engine_t *e, vlm_work_t *w);
 static void compute_gauges(vlm_engine_t *e);
 
 
@@ -40,7 +47,7 @@ vlm_compute_main(void *data)
 
     for ( ;; ) {
         list = vlm_inbox_take(&e->inbox, !idle ? 0
-                                         : e->sched.nwaiting > 0 ? 100 : -1,
+                                         : e->sched.waiting.n > 0 ? 100 : -1,
                               &stop);
 
         if (stop) {
@@ -50,6 +57,7 @@ vlm_compute_main(void *data)
         compute_take(e, list);
         compute_check(e);
         compute_admit(e);
+        compute_reuse(e);
         vlm_embed_turn(e);
         compute_gauges(e);
 
@@ -75,6 +83,7 @@ static void
 compute_take(vlm_engine_t *e, vlm_req_t *list)
 {
     vlm_work_t  *w;
+    vlm_error_t  err;
 
     while (list != NULL) {
         w = list->work;
@@ -83,8 +92,9 @@ compute_take(vlm_engine_t *e, vlm_req_t *list)
         if (w->started_us != 0) {
             compute_decoded(e, w);
 
-        } else {
-            vlm_sched_wait(&e->sched, &w->seq);
+        } else if (vlm_sched_wait(&e->sched, &w->choices[0].seq) != VLM_OK) {
+            vlm_fail(&err, 500, NULL, "no memory for the request");
+            vlm_compute_fail(e, w, &err);
         }
     }
 }
@@ -99,7 +109,15 @@ compute_decoded(vlm_engine_t *e, vlm_work_t *w)
     vlm_error_t  *err, *first;
 
     w->decoding = 0;
-    w->decoded_us = vlm_now_us();
+
+    if (w->first_us == 0) {
+        w->decoded_us = vlm_now_us();
+    }
+
+    if (w->doomed) {
+        vlm_mail_final(e, w->req, VLM_ERROR);
+        return;
+    }
 
     first = NULL;
 
@@ -120,45 +138,72 @@ compute_decoded(vlm_engine_t *e, vlm_work_t *w)
 }
 
 
-/* who is not wanted any more, or has waited too long */
+/* who is not wanted any more, or has waited too long: the first that is */
+
+static vlm_work_t *
+compute_unwanted(vlm_engine_t *e, vlm_error_t *err)
+{
+    int32_t             i;
+    uint64_t            now;
+    vlm_seq_t          *seq, *const *list;
+    vlm_work_t         *w;
+
+    vlm_fail(err, 499, "cancelled", "cancelled");
+
+    for (i = 0; i < e->sched.nrunning; i++) {
+        w = ((vlm_choice_t *) e->sched.running[i])->work;
+
+        if (vlm_req_cancelled(w->req)) {
+            return w;
+        }
+    }
+
+    for (seq = e->sched.preempted; seq != NULL; seq = seq->next) {
+        w = ((vlm_choice_t *) seq)->work;
+
+        if (vlm_req_cancelled(w->req)) {
+            return w;
+        }
+    }
+
+    if (e->sched.waiting.n == 0) {
+        return NULL;
+    }
+
+    now = vlm_now_us();
+    list = vlm_queue_list(&e->sched.waiting);
+
+    for (i = 0; i < e->sched.waiting.n; i++) {
+        w = ((vlm_choice_t *) list[i])->work;
+
+        if (vlm_req_cancelled(w->req)) {
+            return w;
+        }
+
+        if (w->started_us == 0 && vlm_req_late(e, w->req, now)) {
+            *err = w->req->error;
+            return w;
+        }
+    }
+
+    return NULL;
+}
+
 
 static void
 compute_check(vlm_engine_t *e)
 {
-    int32_t      i;
-    uint64_t     now;
-    vlm_seq_t   *seq, *next;
     vlm_work_t  *w;
     vlm_error_t  err;
 
-    vlm_fail(&err, 499, "cancelled", "cancelled");
+    for ( ;; ) {
+        w = compute_unwanted(e, &err);
 
-    for (i = e->sched.nrunning - 1; i >= 0; i--) {
-        w = (vlm_work_t *) e->sched.running[i];
-
-        /* a picture that is being decoded must come back first */
-
-        if (!w->decoding && vlm_req_cancelled(w->req)) {
-            vlm_compute_fail(e, w, &err);
+        if (w == NULL) {
+            return;
         }
-    }
 
-    if (e->sched.waiting == NULL) {
-        return;
-    }
-
-    now = vlm_now_us();
-
-    for (seq = e->sched.waiting; seq != NULL; seq = next) {
-        next = seq->next;
-        w = (vlm_work_t *) seq;
-
-        if (vlm_req_cancelled(w->req)) {
-            vlm_compute_fail(e, w, &err);
-
-        } else if (vlm_req_late(e, w->req, now)) {
-            vlm_compute_fail(e, w, &w->req->error);
-        }
+        vlm_compute_fail(e, w, &err);
     }
 }
 
@@ -166,31 +211,44 @@ compute_check(vlm_engine_t *e)
 static void
 compute_admit(vlm_engine_t *e)
 {
-    int          nomem;
-    uint32_t     place;
-    vlm_seq_t   *seq;
-    vlm_work_t  *w;
-    vlm_error_t  err;
+    vlm_seq_t  *seq;
 
     for ( ;; ) {
-        seq = vlm_sched_admit(&e->sched, &nomem);
+        seq = vlm_sched_admit(&e->sched);
 
-        if (seq != NULL) {
-            compute_start(e, (vlm_work_t *) seq);
-
-        } else if (nomem) {
-            vlm_fail(&err, 500, NULL, "no memory for a block table");
-            vlm_compute_fail(e, (vlm_work_t *) e->sched.waiting, &err);
-
-        } else {
+        if (seq == NULL) {
             break;
         }
+
+        compute_start(e, (vlm_choice_t *) seq);
     }
 
-    place = 0;
+    if (e->sched.waiting.n > 0) {
+        compute_places(e);
+    }
+}
 
-    for (seq = e->sched.waiting; seq != NULL; seq = seq->next) {
-        w = (vlm_work_t *) seq;
+
+static void
+compute_places(vlm_engine_t *e)
+{
+    int32_t             i;
+    uint32_t            place;
+    vlm_work_t         *w;
+    vlm_seq_t *const   *list;
+
+    place = 0;
+    list = vlm_queue_list(&e->sched.waiting);
+
+    for (i = 0; i < e->sched.waiting.n; i++) {
+        w = ((vlm_choice_t *) list[i])->work;
+
+        /* further choices of a request that runs are not told about */
+
+        if (w->started_us != 0) {
+            continue;
+        }
+
         place++;
 
         if (!w->announced) {
@@ -206,24 +264,83 @@ compute_admit(vlm_engine_t *e)
 }
 
 
+/* has a seat: for the first time, again, or as a further choice */
+
 static void
-compute_start(vlm_engine_t *e, vlm_work_t *w)
+compute_start(vlm_engine_t *e, vlm_choice_t *c)
 {
+    vlm_work_t  *w;
+
+    w = c->work;
+
+    vlm_choice_ready(c);
+
+    if (w->started_us != 0) {
+        vlm_embed_start(e, w);
+        return;
+    }
+
     w->started_us = vlm_now_us();
     w->decoded_us = w->started_us;
     w->encoded_us = w->started_us;
+    w->cached = c->seq.reused;
 
     if (!w->announced) {
         vlm_mail_admitted(e, w->req, 0);
     }
 
     if (w->in.npictures == 0) {
-        vlm_work_ready(w);
         vlm_mail_stage(e, w->req, VLM_STAGE_PREFILL, 0);
         return;
     }
 
     vlm_embed_start(e, w);
+}
+
+
+int
+vlm_compute_siblings(vlm_engine_t *e, vlm_work_t *w)
+{
+    uint32_t    i;
+    vlm_seq_t  *seq;
+
+    for (i = 1; i < w->nchoices; i++) {
+        seq = &w->choices[i].seq;
+        seq->cost = SIBLING_COST;
+
+        if (vlm_sched_wait(&e->sched, seq) != VLM_OK) {
+            return VLM_ERROR;
+        }
+    }
+
+    return VLM_OK;
+}
+
+
+/* what others have computed since a request started need not be done again */
+
+static void
+compute_reuse(vlm_engine_t *e)
+{
+    int32_t        i, n;
+    vlm_seq_t     *seq;
+    vlm_choice_t  *c;
+
+    for (i = 0; i < e->sched.nrunning; i++) {
+        seq = e->sched.running[i];
+        c = (vlm_choice_t *) seq;
+
+        if (seq->total - seq->computed == 1) {
+            continue;
+        }
+
+        n = vlm_sched_reuse(&e->sched, seq);
+
+        if (n > 0) {
+            c->work->cached += (c->work->first_us == 0) ? n : 0;
+            vlm_choice_ready(c);
+        }
+    }
 }
 
 
@@ -233,11 +350,24 @@ compute_gauges(vlm_engine_t *e)
     pthread_mutex_lock(&e->out_lock);
 
     e->gauges.running = (uint32_t) e->sched.nrunning;
-    e->gauges.queued = (uint32_t) e->sched.nwaiting;
+    e->gauges.queued = (uint32_t) (e->sched.waiting.n
+                                   + e->sched.npreempted);
     e->gauges.kv_blocks = (uint32_t) e->sched.blocks.total;
-    e->gauges.kv_blocks_free = (uint32_t) e->sched.blocks.nfree;
+    e->gauges.kv_blocks_free =
+                      (uint32_t) vlm_blocks_available(&e->sched.blocks);
 
     pthread_mutex_unlock(&e->out_lock);
+}
+
+
+static void
+compute_leave(vlm_engine_t *e, vlm_work_t *w)
+{
+    uint32_t  i;
+
+    for (i = 0; i < w->nchoices; i++) {
+        vlm_sched_remove(&e->sched, &w->choices[i].seq);
+    }
 }
 
 
@@ -253,7 +383,15 @@ vlm_compute_fail(vlm_engine_t *e, vlm_work_t *w, const vlm_error_t *err)
     }
 
     vlm_encode_drop(e, w);
-    vlm_sched_remove(&e->sched, &w->seq);
+    compute_leave(e, w);
+
+    /* a picture that is being decoded must come back first */
+
+    if (w->decoding) {
+        w->doomed = 1;
+        return;
+    }
+
     vlm_mail_final(e, req, VLM_ERROR);
 }
 
@@ -268,10 +406,52 @@ mean_update(uint32_t *mean, uint64_t us)
 }
 
 
-/* the answer is complete */
-
 void
-vlm_compute_done(vlm_engine_t *e, vlm_work_t *w)
+vlm_compute_ended(vlm_engine_t *e, vlm_choice_t *c)
+{
+    vlm_work_t  *w;
+
+    w = c->work;
+
+    vlm_sched_remove(&e->sched, &c->seq);
+
+    if (++w->nended == w->nchoices) {
+        compute_done(e, w);
+    }
+}
+
+
+/* the SHA-256 of an answer's logits, or of those of several answers */
+
+static void
+compute_digest(vlm_work_t *w, uint8_t digest[32])
+{
+    uint32_t      i;
+    EVP_MD_CTX   *first;
+
+    first = w->choices[0].digest;
+    EVP_DigestFinal_ex(first, digest, NULL);
+
+    if (w->nchoices == 1 || EVP_DigestInit_ex(first, EVP_sha256(), NULL) != 1)
+    {
+        return;
+    }
+
+    EVP_DigestUpdate(first, digest, 32);
+
+    for (i = 1; i < w->nchoices; i++) {
+        EVP_DigestFinal_ex(w->choices[i].digest, digest, NULL);
+        EVP_DigestUpdate(first, digest, 32);
+    }
+
+    EVP_DigestFinal_ex(first, digest, NULL);
+}
+
+
+/* all answers are complete */
+
+static void
+compute_done(vlm_engine_t *e, vlm_work_t *w)
 {
     uint32_t            i;
     uint64_t            now;
@@ -284,7 +464,12 @@ vlm_compute_done(vlm_engine_t *e, vlm_work_t *w)
 
     done->prompt_tokens = (uint32_t) w->prompt.ids.len;
     done->image_tokens = req->admitted.image_tokens;
-    done->completion_tokens = (uint32_t) w->generated.len;
+    done->cached_tokens = (uint32_t) w->cached;
+    done->completion_tokens = 0;
+
+    for (i = 0; i < w->nchoices; i++) {
+        done->completion_tokens += (uint32_t) w->choices[i].generated.len;
+    }
 
     if (w->in.received_ms != 0
         && w->in.received_ms * 1000 < req->submitted_us)
@@ -311,18 +496,18 @@ vlm_compute_done(vlm_engine_t *e, vlm_work_t *w)
                       ? w->in.npictures : VLM_MAX_CACHE_OUTCOMES;
 
     for (i = 0; i < done->noutcomes; i++) {
-        done->outcomes[i] = (uint8_t) w->pics[i].cache.outcome;
+        done->outcomes[i] = (uint8_t) vlm_embed_outcome(&w->pics[i].cache);
     }
 
     if (w->cached_us > w->started_us) {
         done->cache_us = (uint32_t) (w->cached_us - w->started_us);
     }
 
-    req->answer = w->generated;
-    memset(&w->generated, 0, sizeof(w->generated));
+    req->answer = w->choices[0].generated;
+    memset(&w->choices[0].generated, 0, sizeof(vlm_ids_t));
 
     if (e->conf.digest) {
-        EVP_DigestFinal_ex(w->digest, req->digest, NULL);
+        compute_digest(w, req->digest);
     }
 
     pthread_mutex_lock(&e->out_lock);
@@ -330,6 +515,5 @@ vlm_compute_done(vlm_engine_t *e, vlm_work_t *w)
     mean_update(&e->service_ms, now - w->started_us);
     pthread_mutex_unlock(&e->out_lock);
 
-    vlm_sched_remove(&e->sched, &w->seq);
     vlm_mail_final(e, req, VLM_OK);
 }

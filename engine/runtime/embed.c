@@ -42,6 +42,8 @@ static void embed_answer(void *data, vlm_redis_get_t *get);
 static void embed_arrived(vlm_engine_t *e);
 static int embed_claim(vlm_engine_t *e, vlm_work_t *w);
 static void embed_go(vlm_engine_t *e, vlm_work_t *w);
+static void embed_release(vlm_engine_t *e, vlm_work_t *w);
+static void embed_ready_all(vlm_work_t *w);
 static void embed_stage(vlm_engine_t *e, vlm_work_t *w, uint32_t stage);
 
 
@@ -521,7 +523,14 @@ vlm_embed_turn(vlm_engine_t *e)
     /* requests may end in here */
 
     for (i = e->sched.nrunning - 1; i >= 0; i--) {
-        w = (vlm_work_t *) e->sched.running[i];
+
+        /* with all their choices */
+
+        if (i >= e->sched.nrunning) {
+            continue;
+        }
+
+        w = ((vlm_choice_t *) e->sched.running[i])->work;
 
         if (w->nwaiting != 0 && embed_claim(e, w) == VLM_OK) {
             embed_go(e, w);
@@ -584,8 +593,32 @@ embed_ready(vlm_work_t *w, vlm_pic_t *pic)
 {
     pic->embedding = pic->cache.entry->tensor;
     pic->cache.state = VLM_PIC_READY;
+}
 
-    w->nencoded++;
+
+/* how many pictures that are needed have no embedding yet */
+
+static uint32_t
+embed_missing(const vlm_work_t *w)
+{
+    uint32_t         i, n;
+    vlm_pic_state_t  state;
+
+    n = 0;
+
+    for (i = 0; i < w->in.npictures; i++) {
+        state = w->pics[i].cache.state;
+        n += state != VLM_PIC_READY && state != VLM_PIC_IDLE;
+    }
+
+    return n;
+}
+
+
+uint32_t
+vlm_embed_outcome(const vlm_embed_pic_t *p)
+{
+    return p->state == VLM_PIC_IDLE ? VLM_CACHE_PREFIX : p->outcome;
 }
 
 
@@ -598,6 +631,12 @@ vlm_embed_start(vlm_engine_t *e, vlm_work_t *w)
     for (i = 0; i < w->in.npictures; i++) {
         pic = &w->pics[i];
 
+        if (pic->cache.state != VLM_PIC_IDLE
+            || !vlm_work_needs(w, (int32_t) i))
+        {
+            continue;
+        }
+
         if (pic->cache.entry != NULL) {
             embed_ready(w, pic);
 
@@ -605,6 +644,7 @@ vlm_embed_start(vlm_engine_t *e, vlm_work_t *w)
             pic->cache.state = VLM_PIC_LEAD;
 
         } else {
+            pic->cache.state = VLM_PIC_WAIT;
             w->nwaiting++;
         }
     }
@@ -674,7 +714,9 @@ embed_claim(vlm_engine_t *e, vlm_work_t *w)
 static void
 embed_stage(vlm_engine_t *e, vlm_work_t *w, uint32_t stage)
 {
-    if (w->stage != stage) {
+    /* of an answer that is being written nothing is told any more */
+
+    if (w->stage != stage && w->first_us == 0) {
         w->stage = stage;
         vlm_mail_stage(e, w->req, stage, 0);
     }
@@ -689,6 +731,7 @@ embed_go(vlm_engine_t *e, vlm_work_t *w)
     uint32_t  i, n;
 
     if (w->decoding) {
+        embed_ready_all(w);
         return;
     }
 
@@ -708,21 +751,58 @@ embed_go(vlm_engine_t *e, vlm_work_t *w)
             }
         }
 
-    } else if (w->nencoded == (int32_t) w->in.npictures) {
-        w->encoded_us = vlm_now_us();
-        vlm_mail_released(e, w->req);
+    } else if (embed_missing(w) == 0) {
+        w->encoded_us = w->first_us == 0 ? vlm_now_us() : w->encoded_us;
+        embed_release(e, w);
         embed_stage(e, w, VLM_STAGE_PREFILL);
 
     } else {
 
         if (w->nwaiting == 0) {
-            vlm_mail_released(e, w->req);
+            embed_release(e, w);
         }
 
         embed_stage(e, w, VLM_STAGE_ENCODE);
     }
 
-    vlm_work_ready(w);
+    embed_ready_all(w);
+}
+
+
+static void
+embed_ready_all(vlm_work_t *w)
+{
+    uint32_t  i;
+
+    for (i = 0; i < w->nchoices; i++) {
+        vlm_choice_ready(&w->choices[i]);
+    }
+}
+
+
+/*
+ * No bytes are needed any more.  Those of a picture that was spared, as the
+ * KV cache had its rows, may be, when the request is preempted.
+ */
+
+static void
+embed_release(vlm_engine_t *e, vlm_work_t *w)
+{
+    uint32_t                i;
+    const vlm_embed_pic_t  *p;
+
+    for (i = 0; i < w->in.npictures; i++) {
+        p = &w->pics[i].cache;
+
+        if (p->state == VLM_PIC_IDLE && p->entry == NULL) {
+            return;
+        }
+    }
+
+    if (!w->released) {
+        w->released = 1;
+        vlm_mail_released(e, w->req);
+    }
 }
 
 
@@ -769,12 +849,12 @@ vlm_embed_encoded(vlm_engine_t *e, vlm_work_t *w, int32_t n,
     p->outcome = VLM_CACHE_MISS;
     embed_ready(w, pic);
 
-    if (w->nencoded == (int32_t) w->in.npictures) {
+    if (embed_missing(w) == 0 && w->first_us == 0) {
         w->encoded_us = vlm_now_us();
         embed_stage(e, w, VLM_STAGE_PREFILL);
     }
 
-    vlm_work_ready(w);
+    embed_ready_all(w);
 
     return VLM_OK;
 }

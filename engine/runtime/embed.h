@@ -22,7 +22,8 @@
 
 
 typedef enum {
-    VLM_PIC_WAIT = 0,           /* for the cache, if it has a key */
+    VLM_PIC_IDLE = 0,           /* not needed, so far */
+    VLM_PIC_WAIT,               /* for the cache, if it has a key */
     VLM_PIC_LEAD,               /* is to be decoded */
     VLM_PIC_DECODE,             /* is with the image pool */
     VLM_PIC_PIXELS,             /* is to be encoded */
@@ -76,8 +77,12 @@ int vlm_embed_join(vlm_engine_t *e, vlm_work_t *w, vlm_error_t *err);
 /* image pool: a picture has been decoded, or its error is set */
 void vlm_embed_decoded(vlm_engine_t *e, vlm_work_t *w, int32_t picture);
 
+/* VLM_CACHE_* */
+uint32_t vlm_embed_outcome(const vlm_embed_pic_t *p);
+
 /*
- * Compute thread: the request starts; its pictures have come back; whatever
+ * Compute thread: the request has a seat, for the first time or again, and
+ * perhaps needs more pictures now; its pictures have come back; whatever
  * has happened meanwhile.  The request may end with an error in all of them.
  */
 void vlm_embed_start(vlm_engine_t *e, vlm_work_t *w);

@@ -15,35 +15,6 @@
 
 
 void
-vlm_work_ready(vlm_work_t *w)
-{
-    size_t             i;
-    const vlm_span_t  *span;
-
-    if (w->decoding) {
-        w->seq.ready = w->seq.computed;
-        return;
-    }
-
-    w->seq.ready = w->seq.total;
-
-    if (w->nencoded == (int32_t) w->in.npictures) {
-        return;
-    }
-
-    for (i = 0; i < w->prompt.nspans; i++) {
-        span = &w->prompt.spans[i];
-
-        if (w->pics[span->picture].embedding.data == NULL
-            && span->first < w->seq.ready)
-        {
-            w->seq.ready = span->first;
-        }
-    }
-}
-
-
-void
 vlm_encode_add(vlm_engine_t *e, vlm_work_t *w)
 {
     double      macs;
@@ -102,10 +73,13 @@ vlm_encode_done(void *data, vlm_encode_item_t *item,
 static int
 encode_beside(const vlm_engine_t *e)
 {
-    int32_t  i;
+    int32_t           i;
+    const vlm_seq_t  *seq;
 
     for (i = 0; i < e->sched.nrunning; i++) {
-        if (e->sched.running[i]->ready > e->sched.running[i]->computed) {
+        seq = e->sched.running[i];
+
+        if (seq->ready - seq->computed > (seq->total > seq->prompt)) {
             return 1;
         }
     }
@@ -115,11 +89,31 @@ encode_beside(const vlm_engine_t *e)
 
 
 int
+vlm_encode_busy(const vlm_engine_t *e)
+{
+    int  i;
+
+    for (i = 0; i < VLM_ENCODE_LANES; i++) {
+        if (e->encoding.lanes[i].job != NULL) {
+            return 1;
+        }
+    }
+
+    return e->encoding.waiting != NULL;
+}
+
+
+int
 vlm_encode_slice(vlm_engine_t *e)
 {
     double  us, allowed;
 
     allowed = vlm_pace_allowance(&e->pace, vlm_answers(e));
+
+    if (allowed > 0 && encode_beside(e)) {
+        /* rows of prompts have the other half of it */
+        allowed /= 2;
+    }
 
     if (allowed < 0) {
         e->encode_debt_us = 0;
@@ -170,14 +164,14 @@ vlm_encode_drop(vlm_engine_t *e, vlm_work_t *w)
 int32_t
 vlm_answers(const vlm_engine_t *e)
 {
-    int32_t      i, n;
-    vlm_work_t  *w;
+    int32_t           i, n;
+    const vlm_seq_t  *seq;
 
     n = 0;
 
     for (i = 0; i < e->sched.nrunning; i++) {
-        w = (vlm_work_t *) e->sched.running[i];
-        n += (w->first_us != 0);
+        seq = e->sched.running[i];
+        n += (seq->total > seq->prompt);
     }
 
     return n;
@@ -187,15 +181,6 @@ vlm_answers(const vlm_engine_t *e)
 void
 vlm_pace_learn(vlm_engine_t *e, uint64_t us)
 {
-    int32_t      i, answers;
-    vlm_work_t  *w;
-
-    answers = 0;
-
-    for (i = 0; i < e->plan.n; i++) {
-        w = (vlm_work_t *) e->plan.entries[i].seq;
-        answers += (e->plan.entries[i].n == 1 && w->first_us != 0);
-    }
-
-    vlm_pace_step(&e->pace, answers, e->plan.rows - answers, us);
+    vlm_pace_step(&e->pace, e->plan.nstreams,
+                  e->plan.rows - e->plan.nstreams, us);
 }

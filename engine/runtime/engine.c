@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "engine/runtime/internal.h"
@@ -29,7 +30,9 @@ vlm_engine_create(const vlm_engine_conf_t *conf, vlm_error_t *err)
     e->state = VLM_STATE_LOADING;
     e->out_fd = eventfd(0, EFD_NONBLOCK|EFD_CLOEXEC);
 
-    if (e->out_fd == -1 || pthread_mutex_init(&e->out_lock, NULL) != 0
+    if (e->out_fd == -1
+        || getrandom(&e->secret, sizeof(e->secret), 0) != sizeof(e->secret)
+        || pthread_mutex_init(&e->out_lock, NULL) != 0
         || vlm_inbox_init(&e->inbox) != VLM_OK)
     {
         vlm_fail(err, 500, NULL, "cannot start: %s", strerror(errno));
@@ -119,7 +122,6 @@ vlm_engine_submit(vlm_engine_t *e, vlm_req_t *req)
     }
 
     w->req = req;
-    w->seq.order = req->order;
     w->prepare.req = req;
     w->prepare.picture = -1;
     req->work = w;

@@ -65,6 +65,7 @@ typedef struct {
     uint64_t        redis_timeout_ms;   /* 0: by the time of encoding */
     uint64_t        redis_max_value;
     int32_t         block_size;
+    int             prefix_cache;       /* requests share what is equal */
     double          gap_factor;         /* --max-token-gap-factor, above 1;
                                            0: the default */
     int             digest;             /* SHA-256 of all logits, for tests */

@@ -16,8 +16,6 @@ static int intake_texts(vlm_req_t *req, vlm_error_t *err);
 static int intake_pictures(vlm_engine_t *e, vlm_req_t *req,
     vlm_error_t *err);
 static int intake_prompt(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err);
-static int intake_sampling(vlm_engine_t *e, vlm_req_t *req,
-    vlm_error_t *err);
 
 
 static int
@@ -70,23 +68,14 @@ vlm_intake(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
         || intake_texts(req, err) != VLM_OK
         || intake_pictures(e, req, err) != VLM_OK
         || intake_prompt(e, req, err) != VLM_OK
-        || intake_sampling(e, req, err) != VLM_OK
+        || vlm_choices_create(e, req, err) != VLM_OK
         || vlm_embed_join(e, req->work, err) != VLM_OK)
     {
         return VLM_ERROR;
     }
 
-    if (e->conf.digest) {
-        req->work->digest = EVP_MD_CTX_new();
-
-        if (req->work->digest == NULL
-            || EVP_DigestInit_ex(req->work->digest, EVP_sha256(), NULL) != 1)
-        {
-            return nomem(err);
-        }
-    }
-
     if (req->work->in.npictures == 0) {
+        req->work->released = 1;
         vlm_mail_released(e, req);
     }
 
@@ -152,13 +141,6 @@ intake_fields(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
                  "at most %d are accepted (--limit-images-per-prompt)",
                  in->npictures, e->conf.max_images);
         vlm_error_param(err, "image");
-        return VLM_ERROR;
-    }
-
-    if (in->sampling.nchoices > 1) {
-        vlm_fail(err, 400, "unsupported_value", "n is %u, but this engine "
-                 "gives one answer only", in->sampling.nchoices);
-        vlm_error_param(err, "n");
         return VLM_ERROR;
     }
 
@@ -322,9 +304,6 @@ intake_context(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
 
     w->max_tokens = w->max_tokens < left ? w->max_tokens : left;
 
-    w->seq.total = (int32_t) n;
-    w->seq.max_total = (int32_t) n + w->max_tokens;
-
     req->admitted.prompt_tokens = (uint32_t) n;
     req->admitted.image_tokens = (uint32_t) images;
 
@@ -391,40 +370,6 @@ intake_prompt(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
     free(plans);
 
     return rc;
-}
-
-
-static int
-intake_sampling(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
-{
-    uint32_t                 i;
-    vlm_stop_t               stops[VLM_MAX_STOPS];
-    vlm_work_t              *w;
-    const vlm_model_info_t  *info;
-
-    w = req->work;
-    info = vlm_model_info(e->model);
-
-    for (i = 0; i < w->in.nstops; i++) {
-        stops[i].data = w->in.stops[i].data;
-        stops[i].len = w->in.stops[i].len;
-
-        if (vlm_utf8_valid(stops[i].data, stops[i].len) != stops[i].len) {
-            vlm_fail(err, 400, "invalid_value", "a stop string is not valid "
-                     "UTF-8");
-            vlm_error_param(err, "stop");
-            return VLM_ERROR;
-        }
-    }
-
-    w->detok = vlm_detok_create(vlm_model_tokenizer(e->model), stops,
-                                w->in.nstops, err);
-    if (w->detok == NULL) {
-        return VLM_ERROR;
-    }
-
-    return vlm_sampler_init(&w->sampler, &w->in, &info->generation,
-                            info->vocab, &w->prompt.ids, err);
 }
 
 
@@ -511,12 +456,10 @@ vlm_work_free(vlm_work_t *w)
     }
 
     vlm_prompt_free(&w->prompt);
-    vlm_sampler_free(&w->sampler);
-    vlm_detok_free(w->detok);
-    vlm_said_free(&w->said);
-    vlm_ids_free(&w->generated);
-    EVP_MD_CTX_free(w->digest);
+    vlm_choices_free(w);
 
+    free(w->keys);
+    free(w->spans);
     free(w->positions);
     free(w->pics);
     free(w->parts);

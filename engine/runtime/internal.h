@@ -82,10 +82,24 @@ typedef struct {
     vlm_encode_item_t   item;
 } vlm_pic_t;
 
+/* one answer of a request */
+
+typedef struct {
+    vlm_seq_t           seq;            /* first: a seq is its choice */
+    vlm_work_t         *work;
+
+    vlm_sampler_t       sampler;
+    vlm_detok_t        *detok;
+    vlm_said_t          said;           /* not yet in the mail */
+    vlm_ids_t           generated;
+    vlm_prefix_key_t   *keys;           /* its own, when the answer has some */
+    int32_t             size_keys;
+    EVP_MD_CTX         *digest;         /* of all logits; conf.digest */
+} vlm_choice_t;
+
 /* all that is made of a request */
 
 struct vlm_work_s {
-    vlm_seq_t           seq;            /* first: a seq is its work */
     vlm_req_t          *req;
 
     vlm_task_t          prepare;
@@ -96,11 +110,12 @@ struct vlm_work_s {
     vlm_str_t          *parts;
 
     vlm_pic_t          *pics;
-    int32_t             undecoded;      /* atomic */
-    int32_t             nencoded;
+    int32_t             undecoded;      /* atomic; of those whose tasks are out */
     int32_t             nwaiting;       /* pictures that wait for the cache */
     uint32_t            stage;          /* of them, as told */
     int                 decoding;       /* tasks are out */
+    int                 doomed;         /* failed, but for them */
+    int                 released;       /* its input has been */
     int                 announced;      /* its place has been told */
     uint32_t            place;
 
@@ -108,12 +123,14 @@ struct vlm_work_s {
     int32_t            *positions;      /* [3][prompt length] */
     int32_t             delta;
     int32_t             max_tokens;
+    vlm_prefix_key_t    root;           /* of the names of blocks */
+    vlm_prefix_span_t  *spans;
+    vlm_prefix_key_t   *keys;           /* of the prompt's full blocks */
 
-    vlm_sampler_t       sampler;
-    vlm_detok_t        *detok;
-    vlm_said_t          said;           /* not yet in the mail */
-    vlm_ids_t           generated;
-    EVP_MD_CTX         *digest;         /* of all logits; conf.digest */
+    vlm_choice_t       *choices;        /* the first computes the prompt */
+    uint32_t            nchoices;
+    uint32_t            nended;
+    int32_t             cached;         /* tokens of the prompt */
 
     uint64_t            started_us;     /* 0: not yet */
     uint64_t            decoded_us;
@@ -140,7 +157,7 @@ typedef struct {
     int32_t             size_inject;
     vlm_sample_t       *params;
     vlm_sampled_t      *sampled;
-    vlm_work_t        **sampling;       /* whose row it is */
+    vlm_choice_t      **sampling;       /* whose row it is */
     float              *logits;         /* conf.digest: a copy on the host */
 } vlm_tables_t;
 
@@ -148,6 +165,7 @@ typedef struct {
 struct vlm_engine_s {
     vlm_engine_conf_t   conf;
     char                name[VLM_MODEL_NAME_LEN];
+    vlm_prefix_key_t    secret;         /* of the prefix cache's keys */
 
     /* set by the compute thread before READY, read-only from then on */
 
@@ -218,6 +236,26 @@ void vlm_mail_state(vlm_engine_t *e, int state, const vlm_error_t *err);
 
 int vlm_intake(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err);
 
+/* choices, and the names of the prompt's blocks (choice.c) */
+int vlm_choices_create(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err);
+void vlm_choices_free(vlm_work_t *w);
+
+/* the i-th token of prompt and answer */
+int32_t vlm_choice_id(const vlm_choice_t *c, int32_t i);
+
+/* names all blocks that are full when n tokens are computed, if it can */
+void vlm_choice_name(vlm_engine_t *e, vlm_choice_t *c, int32_t n);
+
+/* how far it can be computed with the pictures encoded so far */
+void vlm_choice_ready(vlm_choice_t *c);
+
+/* whether a picture's embedding is needed by what runs now */
+int vlm_work_needs(const vlm_work_t *w, int32_t picture);
+
+/* the picture's placeholders in the prompt */
+const vlm_span_t *vlm_work_span(const vlm_work_t *w, int32_t picture);
+
+
 /* decodes and resizes a picture; the error is left in it */
 void vlm_intake_picture(vlm_engine_t *e, vlm_req_t *req, int32_t picture);
 
@@ -237,7 +275,12 @@ void vlm_unload(vlm_engine_t *e);
 
 /* ends a request with an error, from the compute thread */
 void vlm_compute_fail(vlm_engine_t *e, vlm_work_t *w, const vlm_error_t *err);
-void vlm_compute_done(vlm_engine_t *e, vlm_work_t *w);
+
+/* a choice has come to its end, the request perhaps too */
+void vlm_compute_ended(vlm_engine_t *e, vlm_choice_t *c);
+
+/* its prompt is computed: the other choices may begin */
+int vlm_compute_siblings(vlm_engine_t *e, vlm_work_t *w);
 
 int vlm_tables_init(vlm_engine_t *e, vlm_error_t *err);
 void vlm_tables_free(vlm_engine_t *e);
@@ -258,14 +301,14 @@ int vlm_encode_slice(vlm_engine_t *e);
 /* takes all pictures of a request out of the queue and of jobs */
 void vlm_encode_drop(vlm_engine_t *e, vlm_work_t *w);
 
+/* whether any picture is being encoded or waits for it */
+int vlm_encode_busy(const vlm_engine_t *e);
+
 /* running answers, whose next tokens are waited for */
 int32_t vlm_answers(const vlm_engine_t *e);
 
 /* a step of the plan took us */
 void vlm_pace_learn(vlm_engine_t *e, uint64_t us);
-
-/* how far a sequence can be computed with the pictures encoded so far */
-void vlm_work_ready(vlm_work_t *w);
 
 
 #endif /* VLM_RUNTIME_INTERNAL_H */

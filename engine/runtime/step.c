@@ -18,9 +18,12 @@ static int tables_inject(vlm_tables_t *t, const vlm_plan_entry_t *entry,
     int32_t row);
 static int step_run(vlm_engine_t *e, const vlm_decode_batch_t *batch,
     vlm_error_t *err);
-static void step_token(vlm_engine_t *e, vlm_work_t *w,
+static int step_plan(vlm_engine_t *e, vlm_error_t *err);
+static void step_failed(vlm_engine_t *e, const vlm_error_t *err);
+static void step_tokens(vlm_engine_t *e);
+static int step_token(vlm_engine_t *e, vlm_choice_t *c,
     const vlm_sampled_t *sampled);
-static int step_text(vlm_engine_t *e, vlm_work_t *w,
+static int step_text(vlm_engine_t *e, vlm_choice_t *c,
     const vlm_sampled_t *sampled);
 
 
@@ -42,7 +45,7 @@ vlm_tables_init(vlm_engine_t *e, vlm_error_t *err)
     t->out_rows = calloc(seqs, sizeof(int32_t));
     t->params = calloc(seqs, sizeof(vlm_sample_t));
     t->sampled = calloc(seqs, sizeof(vlm_sampled_t));
-    t->sampling = calloc(seqs, sizeof(vlm_work_t *));
+    t->sampling = calloc(seqs, sizeof(vlm_choice_t *));
 
     if (e->conf.digest) {
         t->logits = calloc(seqs * vocab, sizeof(float));
@@ -87,13 +90,13 @@ vlm_step(vlm_engine_t *e)
     int32_t              i;
     uint64_t             now;
     vlm_error_t          err;
-    vlm_work_t          *w;
-    vlm_tables_t        *t;
+    vlm_plan_entry_t    *entry;
     vlm_decode_batch_t   batch;
 
-    t = &e->tables;
-
-    vlm_sched_plan(&e->sched, &e->plan);
+    if (step_plan(e, &err) != VLM_OK) {
+        step_failed(e, &err);
+        return VLM_OK;
+    }
 
     if (e->plan.n == 0) {
         return VLM_AGAIN;
@@ -101,38 +104,101 @@ vlm_step(vlm_engine_t *e)
 
     now = vlm_now_us();
 
-    if (vlm_sched_take(&e->sched, &e->plan) != VLM_OK) {
-        vlm_fail(&err, 500, NULL, "the KV cache has no free block");
-        goto failed;
-    }
-
     if (tables_fill(e, &batch, &err) != VLM_OK
         || step_run(e, &batch, &err) != VLM_OK)
     {
-        goto failed;
+        step_failed(e, &err);
+        return VLM_OK;
+    }
+
+    for (i = 0; i < e->plan.n; i++) {
+        entry = &e->plan.entries[i];
+        vlm_choice_name(e, (vlm_choice_t *) entry->seq,
+                        entry->start + entry->n);
     }
 
     vlm_sched_commit(&e->sched, &e->plan);
 
     vlm_pace_learn(e, vlm_now_us() - now);
-
-    for (i = 0; i < e->plan.nsample; i++) {
-        step_token(e, t->sampling[i], &t->sampled[i]);
-    }
+    step_tokens(e);
 
     return VLM_OK;
+}
 
-failed:
+
+/* rows of prompts by which a step of answers may grow */
+
+static int32_t
+step_prompt_rows(const vlm_engine_t *e)
+{
+    double  us;
+
+    us = vlm_pace_allowance(&e->pace, vlm_answers(e));
+
+    if (us > 0 && vlm_encode_busy(e)) {
+        us /= 2;
+    }
+
+    return vlm_pace_rows(&e->pace, us, e->conf.max_rows);
+}
+
+
+/* a plan that has its blocks */
+
+static int
+step_plan(vlm_engine_t *e, vlm_error_t *err)
+{
+    vlm_seq_t  *seq;
+
+    for ( ;; ) {
+        vlm_sched_plan(&e->sched, step_prompt_rows(e), &e->plan);
+
+        if (vlm_sched_take(&e->sched, &e->plan) == VLM_OK) {
+            return VLM_OK;
+        }
+
+        seq = vlm_sched_preempt(&e->sched);
+
+        if (seq == NULL) {
+            return vlm_fail(err, 500, NULL, "the KV cache of %d blocks of %d "
+                            "tokens is too small for one request",
+                            e->sched.blocks.total, e->sched.block_size);
+        }
+
+        vlm_log(VLM_LOG_DEBUG, "no block is free: a request starts again");
+    }
+}
+
+
+static void
+step_failed(vlm_engine_t *e, const vlm_error_t *err)
+{
+    int32_t      i, k;
+    vlm_work_t  *w;
 
     vlm_log(VLM_LOG_ERROR, "a step of %d rows failed: %s", e->plan.rows,
-            err.message);
+            err->message);
 
     for (i = 0; i < e->plan.n; i++) {
-        w = (vlm_work_t *) e->plan.entries[i].seq;
-        vlm_compute_fail(e, w, &err);
-    }
 
-    return VLM_OK;
+        if (e->plan.entries[i].seq == NULL) {
+            continue;
+        }
+
+        w = ((vlm_choice_t *) e->plan.entries[i].seq)->work;
+
+        /* all its choices end */
+
+        for (k = i + 1; k < e->plan.n; k++) {
+            if (e->plan.entries[k].seq != NULL
+                && ((vlm_choice_t *) e->plan.entries[k].seq)->work == w)
+            {
+                e->plan.entries[k].seq = NULL;
+            }
+        }
+
+        vlm_compute_fail(e, w, err);
+    }
 }
 
 
@@ -174,7 +240,7 @@ static int
 tables_fill(vlm_engine_t *e, vlm_decode_batch_t *batch, vlm_error_t *err)
 {
     int32_t            i, row, width, nout;
-    vlm_work_t        *w;
+    vlm_choice_t      *c;
     vlm_tables_t      *t;
     vlm_plan_entry_t  *entry;
 
@@ -189,13 +255,13 @@ tables_fill(vlm_engine_t *e, vlm_decode_batch_t *batch, vlm_error_t *err)
 
     for (i = 0; i < e->plan.n; i++) {
         entry = &e->plan.entries[i];
-        w = (vlm_work_t *) entry->seq;
+        c = (vlm_choice_t *) entry->seq;
 
         t->row_start[i] = row;
         t->context[i] = entry->start;
 
-        memcpy(t->blocks + (size_t) i * (size_t) width, w->seq.blocks,
-               (size_t) w->seq.nblocks * sizeof(int32_t));
+        memcpy(t->blocks + (size_t) i * (size_t) width, c->seq.blocks,
+               (size_t) c->seq.nblocks * sizeof(int32_t));
 
         tables_rows(e, entry, row);
 
@@ -207,8 +273,8 @@ tables_fill(vlm_engine_t *e, vlm_decode_batch_t *batch, vlm_error_t *err)
 
         if (entry->sample) {
             t->out_rows[nout] = row - 1;
-            t->params[nout] = w->sampler.op;
-            t->sampling[nout] = w;
+            t->params[nout] = c->sampler.op;
+            t->sampling[nout] = c;
             nout++;
         }
     }
@@ -241,18 +307,19 @@ tables_rows(vlm_engine_t *e, const vlm_plan_entry_t *entry, int32_t row)
 {
     int32_t        i, k, axis, n, rows;
     vlm_work_t    *w;
+    vlm_choice_t  *c;
     vlm_tables_t  *t;
 
     t = &e->tables;
-    w = (vlm_work_t *) entry->seq;
+    c = (vlm_choice_t *) entry->seq;
+    w = c->work;
     n = (int32_t) w->prompt.ids.len;
     rows = e->plan.rows;
 
     for (i = 0; i < entry->n; i++, row++) {
         k = entry->start + i;
 
-        t->ids[row] = k < n ? w->prompt.ids.data[k]
-                            : w->generated.data[k - n];
+        t->ids[row] = vlm_choice_id(c, k);
 
         for (axis = 0; axis < 3; axis++) {
             t->positions[(size_t) axis * (size_t) rows + (size_t) row] =
@@ -274,7 +341,7 @@ tables_inject(vlm_tables_t *t, const vlm_plan_entry_t *entry, int32_t row)
     vlm_inject_t      *p;
     const vlm_span_t  *span;
 
-    w = (vlm_work_t *) entry->seq;
+    w = ((vlm_choice_t *) entry->seq)->work;
 
     for (i = 0; i < w->prompt.nspans; i++) {
         span = &w->prompt.spans[i];
@@ -391,86 +458,117 @@ is_eos(const vlm_generation_t *gen, int32_t id)
 
 
 static void
-step_token(vlm_engine_t *e, vlm_work_t *w, const vlm_sampled_t *sampled)
+step_tokens(vlm_engine_t *e)
 {
-    int          rc;
-    uint32_t     finish;
-    vlm_said_t  *said;
-    vlm_error_t  err;
+    int32_t         i, k;
+    vlm_work_t     *w;
+    vlm_error_t     err;
+    vlm_choice_t  **c;
 
-    said = &w->said;
+    c = e->tables.sampling;
+
+    for (i = 0; i < e->plan.nsample; i++) {
+
+        if (c[i] == NULL || step_token(e, c[i], &e->tables.sampled[i])
+                            == VLM_OK)
+        {
+            continue;
+        }
+
+        w = c[i]->work;
+
+        for (k = i + 1; k < e->plan.nsample; k++) {
+            if (c[k] != NULL && c[k]->work == w) {
+                c[k] = NULL;
+            }
+        }
+
+        vlm_fail(&err, 500, NULL, "no memory for the answer");
+        vlm_compute_fail(e, w, &err);
+    }
+}
+
+
+/* VLM_ERROR: no memory */
+
+static int
+step_token(vlm_engine_t *e, vlm_choice_t *c, const vlm_sampled_t *sampled)
+{
+    uint32_t     finish;
+    vlm_work_t  *w;
+
+    w = c->work;
 
     if (w->first_us == 0) {
         w->first_us = vlm_now_us();
         vlm_mail_stage(e, w->req, VLM_STAGE_GENERATE, 0);
-    }
 
-    if (vlm_ids_append(&w->generated, sampled->id, 1) != VLM_OK
-        || vlm_sampler_token(&w->sampler, sampled->id) != VLM_OK
-        || step_text(e, w, sampled) != VLM_OK)
-    {
-        goto nomem;
-    }
-
-    finish = said->finish;
-
-    /* tokens wait for their text, as they may be cut with it */
-
-    if (finish != 0 || said->text.len != 0) {
-        rc = vlm_mail_said(e, w->req, 0, said);
-
-        if (rc != VLM_OK) {
-            goto nomem;
+        if (vlm_compute_siblings(e, w) != VLM_OK) {
+            return VLM_ERROR;
         }
     }
 
-    if (finish != 0) {
-        vlm_compute_done(e, w);
-        return;
+    if (vlm_ids_append(&c->generated, sampled->id, 1) != VLM_OK
+        || vlm_sampler_token(&c->sampler, sampled->id) != VLM_OK
+        || step_text(e, c, sampled) != VLM_OK)
+    {
+        return VLM_ERROR;
     }
 
-    w->seq.total++;
-    vlm_work_ready(w);
+    finish = c->said.finish;
 
-    return;
+    /* tokens wait for their text, as they may be cut with it */
 
-nomem:
+    if ((finish != 0 || c->said.text.len != 0)
+        && vlm_mail_said(e, w->req, c->seq.choice, &c->said) != VLM_OK)
+    {
+        return VLM_ERROR;
+    }
 
-    vlm_fail(&err, 500, NULL, "no memory for the answer");
-    vlm_compute_fail(e, w, &err);
+    if (finish != 0) {
+        vlm_compute_ended(e, c);
+        return VLM_OK;
+    }
+
+    c->seq.total++;
+    vlm_choice_ready(c);
+
+    return VLM_OK;
 }
 
 
 /* what the token says, and whether it is the last one */
 
 static int
-step_text(vlm_engine_t *e, vlm_work_t *w, const vlm_sampled_t *sampled)
+step_text(vlm_engine_t *e, vlm_choice_t *c, const vlm_sampled_t *sampled)
 {
-    int          rc;
-    vlm_said_t  *said;
+    int                rc;
+    vlm_said_t        *said;
+    const vlm_work_t  *w;
 
-    said = &w->said;
+    w = c->work;
+    said = &c->said;
     said->ntokens++;
 
     if (is_eos(&vlm_model_info(e->model)->generation, sampled->id)
         && (w->in.flags & VLM_FLAG_IGNORE_EOS) == 0)
     {
         said->finish = VLM_FINISH_STOP;
-        return vlm_detok_finish(w->detok, &said->text);
+        return vlm_detok_finish(c->detok, &said->text);
     }
 
-    if (w->sampler.op.ntop >= 0 && vlm_said_token(said, sampled) != VLM_OK) {
+    if (c->sampler.op.ntop >= 0 && vlm_said_token(said, sampled) != VLM_OK) {
         return VLM_ERROR;
     }
 
-    rc = vlm_detok_add(w->detok, sampled->id, &said->text);
+    rc = vlm_detok_add(c->detok, sampled->id, &said->text);
 
     if (rc == 1) {
         said->finish = VLM_FINISH_STOP;
 
-    } else if (rc == VLM_OK && (int32_t) w->generated.len == w->max_tokens) {
+    } else if (rc == VLM_OK && (int32_t) c->generated.len == w->max_tokens) {
         said->finish = VLM_FINISH_LENGTH;
-        rc = vlm_detok_finish(w->detok, &said->text);
+        rc = vlm_detok_finish(c->detok, &said->text);
     }
 
     if (said->nlisted != 0) {

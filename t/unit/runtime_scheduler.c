@@ -1,5 +1,5 @@
 
-/* Blocks and plans: tables, and random states that keep what must hold. */
+/* Who starts and plans: tables, random states that keep what must hold. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,107 +19,303 @@ make_seq(uint64_t order, int32_t prompt, int32_t answer)
     memset(&seq, 0, sizeof(seq));
 
     seq.order = order;
+    seq.prompt = prompt;
     seq.total = prompt;
     seq.max_total = prompt + answer;
+    seq.cost = prompt;
 
     return seq;
 }
 
 
-static void
-test_blocks(void)
+/* a key that stands for (parent, number) */
+
+static vlm_prefix_key_t
+make_key(const vlm_prefix_key_t *parent, int32_t number)
 {
-    int            i, seen[5];
-    int32_t        b;
-    vlm_blocks_t   blocks;
+    vlm_prefix_key_t         key;
+    static vlm_prefix_key_t  none;
 
-    tap_is(vlm_blocks_init(&blocks, 5), VLM_OK, "five blocks");
-    tap_is(vlm_blocks_reserve(&blocks, 3), VLM_OK, "3 of 5 reserved");
-    tap_is(vlm_blocks_reserve(&blocks, 3), VLM_AGAIN, "3 more are too many");
-    tap_is(blocks.reserved, 3, "a refusal reserves nothing");
-    tap_is(vlm_blocks_reserve(&blocks, 2), VLM_OK, "2 more fit");
+    vlm_prefix_next(parent != NULL ? parent : &none, &number, 0, 1, NULL, 0,
+                    &key);
 
-    memset(seen, 0, sizeof(seen));
-
-    for (i = 0; i < 5; i++) {
-        b = vlm_blocks_take(&blocks);
-        tap_ok(b >= 0 && b < 5 && !seen[b], "block %d is new", b);
-        seen[b] = 1;
-    }
-
-    tap_is(vlm_blocks_take(&blocks), -1, "no sixth block");
-
-    vlm_blocks_give(&blocks, 3);
-    tap_is(vlm_blocks_take(&blocks), 3, "a block given back is taken again");
-
-    vlm_blocks_unreserve(&blocks, 5);
-    tap_is(blocks.reserved, 0, "nothing is reserved");
-
-    vlm_blocks_free(&blocks);
+    return key;
 }
 
 
 static void
-test_queue(void)
+test_admission(void)
 {
-    int          i, nomem;
-    vlm_seq_t    seqs[4];
+    int          i;
+    vlm_seq_t    seqs[16];
     vlm_sched_t  s;
 
-    vlm_sched_init(&s, 64, 2, 10, 16);
+    vlm_sched_init(&s, 64, 4, 10, 16);
 
-    /* 4, 9, 1 and 1 blocks: the last token needs none */
+    /* prompts of 3, 9, 1 and 1 blocks; the first seat is free anyway */
 
-    seqs[0] = make_seq(2, 49, 16);
-    seqs[1] = make_seq(3, 100, 45);
-    seqs[2] = make_seq(4, 10, 7);
-    seqs[3] = make_seq(1, 1, 1);
+    seqs[0] = make_seq(0, 48, 16);
+    seqs[1] = make_seq(1, 140, 20);
+    seqs[1].cost = 1;
+    vlm_sched_wait(&s, &seqs[0]);
+    tap_ok(vlm_sched_admit(&s) == &seqs[0], "the first starts");
 
-    tap_is(vlm_sched_need(&s, 65), 4, "65 tokens take 4 blocks");
-    tap_is(vlm_sched_need(&s, 66), 5, "66 take 5");
-    tap_is(vlm_sched_need(&s, 2), 1, "2 take 1");
+    vlm_sched_wait(&s, &seqs[1]);
+    tap_ok(vlm_sched_admit(&s) == NULL, "9 blocks beside 3 are too many");
 
-    for (i = 0; i < 4; i++) {
+    for (i = 2; i < 2 + 8 + 1; i++) {
+        seqs[i] = make_seq((uint64_t) i, 10, 5);
         vlm_sched_wait(&s, &seqs[i]);
     }
 
-    tap_is(vlm_sched_place(&s, &seqs[3]), 0, "the queue is by arrival");
-    tap_is(vlm_sched_place(&s, &seqs[0]), 1, "second");
-    tap_is(vlm_sched_place(&s, &seqs[2]), 3, "fourth");
+    for (i = 2; i < 2 + 8; i++) {
+        tap_ok(vlm_sched_admit(&s) == &seqs[i], "a small one overtakes");
+        vlm_sched_remove(&s, &seqs[i]);
+    }
 
-    tap_ok(vlm_sched_admit(&s, &nomem) == &seqs[3], "the first starts");
-    tap_ok(vlm_sched_admit(&s, &nomem) == &seqs[0], "the second starts");
-    tap_ok(vlm_sched_admit(&s, &nomem) == NULL, "no third seat");
-    tap_is(vlm_sched_place(&s, &seqs[1]), 0, "the large one is next");
-
-    vlm_sched_remove(&s, &seqs[3]);
-    tap_ok(vlm_sched_admit(&s, &nomem) == NULL,
-           "9 blocks cannot be reserved, and nobody overtakes");
+    tap_ok(vlm_sched_admit(&s) == NULL, "but not without end");
 
     vlm_sched_remove(&s, &seqs[0]);
-    tap_ok(vlm_sched_admit(&s, &nomem) == &seqs[1], "now they can");
-    tap_ok(vlm_sched_admit(&s, &nomem) == &seqs[2], "the small one follows");
-    tap_is(s.blocks.reserved, 10, "all is reserved");
+    tap_ok(vlm_sched_admit(&s) == &seqs[1], "the large one has its room");
+    tap_ok(vlm_sched_admit(&s) == NULL, "nothing fits beside it");
 
     vlm_sched_remove(&s, &seqs[1]);
-    vlm_sched_remove(&s, &seqs[2]);
-    tap_is(s.blocks.reserved, 0, "all is free");
+    tap_ok(vlm_sched_admit(&s) == &seqs[10], "the last one");
 
-    vlm_sched_wait(&s, &seqs[0]);
-    vlm_sched_wait(&s, &seqs[1]);
-    vlm_sched_remove(&s, &seqs[0]);
-    tap_is(s.nwaiting, 1, "a waiting one can leave");
-    tap_ok(s.waiting == &seqs[1], "the other still waits");
+    vlm_sched_remove(&s, &seqs[10]);
+    tap_is(vlm_blocks_available(&s.blocks), 10, "all is free");
+
+    /* a seat is left for those without pictures */
+
+    for (i = 0; i < 6; i++) {
+        seqs[i] = make_seq((uint64_t) i, 10, 5);
+        seqs[i].pictures = (i < 5);
+        vlm_sched_wait(&s, &seqs[i]);
+    }
+
+    for (i = 0; i < 3; i++) {
+        tap_ok(vlm_sched_admit(&s) == &seqs[i], "a picture, seat %d", i);
+    }
+
+    tap_ok(vlm_sched_admit(&s) == &seqs[5],
+           "the last seat is for one without");
+    vlm_sched_remove(&s, &seqs[5]);
+    tap_ok(vlm_sched_admit(&s) == NULL, "and for nobody else");
+
+    seqs[0].ready = seqs[0].total;
+    tap_ok(vlm_sched_admit(&s) == &seqs[3], "until a picture is encoded");
+
+    for (i = 0; i < 5; i++) {
+        vlm_sched_remove(&s, &seqs[i]);
+    }
 
     vlm_sched_free(&s);
 }
 
+
+/* a step of all that is ready */
+
+static int
+step(vlm_sched_t *s, vlm_plan_t *plan)
+{
+    int32_t  i;
+
+    vlm_sched_plan(s, s->max_rows, plan);
+
+    if (vlm_sched_take(s, plan) != VLM_OK) {
+        return VLM_AGAIN;
+    }
+
+    vlm_sched_commit(s, plan);
+
+    for (i = 0; i < plan->n; i++) {
+        if (plan->entries[i].sample) {
+            plan->entries[i].seq->total++;
+            plan->entries[i].seq->ready = plan->entries[i].seq->total;
+        }
+    }
+
+    return VLM_OK;
+}
+
+
+static void
+test_sharing(void)
+{
+    int                i;
+    vlm_seq_t          a, b, c;
+    vlm_plan_t         plan;
+    vlm_sched_t        s;
+    vlm_prefix_key_t   keys[4], other[4];
+
+    vlm_sched_init(&s, 64, 4, 10, 16);
+    vlm_plan_init(&plan, 4);
+
+    for (i = 0; i < 4; i++) {
+        keys[i] = make_key(i > 0 ? &keys[i - 1] : NULL, i);
+        other[i] = i < 2 ? keys[i] : make_key(&other[i - 1], 9);
+    }
+
+    a = make_seq(1, 50, 8);
+    a.keys = keys;
+    a.nkeys = 3;
+    vlm_sched_wait(&s, &a);
+    (void) vlm_sched_admit(&s);
+    tap_is(a.computed, 0, "nothing is known at first");
+
+    a.ready = a.total;
+    step(&s, &plan);
+    tap_is(a.nnamed, 3, "three full blocks have names");
+
+    /* its last block is not full, its last token is computed again */
+
+    b = make_seq(2, 48, 8);
+    b.keys = keys;
+    b.nkeys = 3;
+    vlm_sched_wait(&s, &b);
+    (void) vlm_sched_admit(&s);
+
+    tap_is(b.reused, 32, "two blocks are shared, the last token never");
+    tap_ok(b.blocks[0] == a.blocks[0] && b.blocks[1] == a.blocks[1],
+           "they are the same blocks");
+    tap_is(s.blocks.block[a.blocks[0]].refs, 2, "of two users");
+
+    b.ready = b.total;
+    step(&s, &plan);
+    tap_ok(b.blocks[2] != a.blocks[2], "what it computes is its own");
+
+    vlm_sched_remove(&s, &a);
+    vlm_sched_remove(&s, &b);
+    tap_is(s.blocks.nidle, 3, "all named blocks are idle");
+
+    c = make_seq(3, 64, 8);
+    c.keys = other;
+    c.nkeys = 4;
+    vlm_sched_wait(&s, &c);
+    (void) vlm_sched_admit(&s);
+    tap_is(c.reused, 32, "up to where it differs");
+    tap_is(c.ready, 32, "what is reused needs no picture");
+
+    vlm_sched_remove(&s, &c);
+    tap_is(vlm_blocks_available(&s.blocks), 10, "all can be taken");
+
+    vlm_plan_free(&plan);
+    vlm_sched_free(&s);
+}
+
+
+/* somebody else is faster: what it has computed is taken over */
+
+static void
+test_reuse(void)
+{
+    int                i;
+    vlm_seq_t          a, b;
+    vlm_plan_t         plan;
+    vlm_sched_t        s;
+    vlm_prefix_key_t   keys[4];
+
+    vlm_sched_init(&s, 64, 4, 10, 16);
+    vlm_plan_init(&plan, 4);
+
+    for (i = 0; i < 4; i++) {
+        keys[i] = make_key(i > 0 ? &keys[i - 1] : NULL, i);
+    }
+
+    a = make_seq(1, 50, 8);
+    b = make_seq(2, 60, 8);
+    a.keys = keys;
+    b.keys = keys;
+    a.nkeys = 3;
+    b.nkeys = 3;
+    vlm_sched_wait(&s, &a);
+    vlm_sched_wait(&s, &b);
+    (void) vlm_sched_admit(&s);
+    (void) vlm_sched_admit(&s);
+
+    /* the other one waits for its picture */
+
+    a.ready = a.total;
+    step(&s, &plan);
+
+    tap_is(vlm_sched_reuse(&s, &b), 48, "three blocks are taken over");
+    tap_is(b.computed, 48, "as if it had computed them");
+    tap_is(vlm_sched_reuse(&s, &b), 0, "once");
+
+    b.ready = b.total;
+    step(&s, &plan);
+    tap_is(b.total, 61, "it goes on from there");
+
+    vlm_sched_remove(&s, &a);
+    vlm_sched_remove(&s, &b);
+    vlm_plan_free(&plan);
+    vlm_sched_free(&s);
+}
+
+
+static void
+test_preemption(void)
+{
+    int                i;
+    vlm_seq_t          seqs[3];
+    vlm_plan_t         plan;
+    vlm_sched_t        s;
+    vlm_prefix_key_t   key;
+
+    vlm_sched_init(&s, 64, 3, 6, 16);
+    vlm_plan_init(&plan, 3);
+
+    key = make_key(NULL, 1);
+
+    for (i = 0; i < 2; i++) {
+        seqs[i] = make_seq((uint64_t) i, 30, 60);
+        vlm_sched_wait(&s, &seqs[i]);
+        tap_ok(vlm_sched_admit(&s) == &seqs[i], "%d starts", i);
+        seqs[i].ready = seqs[i].total;
+    }
+
+    seqs[1].keys = &key;
+    seqs[1].nkeys = 1;
+
+    while (step(&s, &plan) == VLM_OK) { /* void */ }
+
+    tap_is(seqs[0].total, 49, "the fourth block cannot be had");
+    tap_ok(vlm_sched_preempt(&s) == &seqs[1], "the youngest gives way");
+    tap_ok(seqs[1].computed == 0 && seqs[1].nblocks == 0, "with all it has");
+    tap_is(seqs[1].total, 49, "but not what it has said");
+    tap_is(s.blocks.nidle, 1, "its named block is idle");
+    tap_is(s.blocks.nfree, 2, "the others are free");
+
+    tap_is(step(&s, &plan), VLM_OK, "the other one goes on");
+
+    seqs[2] = make_seq(2, 5, 5);
+    vlm_sched_wait(&s, &seqs[2]);
+    tap_ok(vlm_sched_admit(&s) == NULL, "nobody starts before it");
+    tap_ok(vlm_sched_preempt(&s) == NULL, "the last one cannot give way");
+
+    vlm_sched_remove(&s, &seqs[0]);
+    tap_ok(vlm_sched_admit(&s) == &seqs[1], "it is the first to start");
+    tap_is(seqs[1].computed, 16, "and finds its own block again");
+    tap_ok(vlm_sched_admit(&s) == &seqs[2], "then others");
+
+    vlm_sched_remove(&s, &seqs[2]);
+    tap_ok(vlm_sched_preempt(&s) == NULL, "alone again");
+    vlm_sched_remove(&s, &seqs[1]);
+    tap_is(vlm_blocks_available(&s.blocks), 6, "all can be taken");
+
+    vlm_plan_free(&plan);
+    vlm_sched_free(&s);
+}
+
+
+/* ---- plans ---- */
 
 /* computed, ready, total of up to 4 sequences; expected rows of each */
 
 typedef struct {
     const char     *name;
     int32_t         max_rows;
+    int32_t         prompt_rows;
     int             n;
     int32_t         state[4][3];
     int32_t         rows[4];
@@ -128,46 +324,56 @@ typedef struct {
 
 static const plan_case_t  plan_cases[] = {
 
-    { "nothing runs", 16, 0, { { 0, 0, 0 } }, { 0 }, { 0 } },
+    { "nothing runs", 16, 100, 0, { { 0, 0, 0 } }, { 0 }, { 0 } },
 
-    { "one decodes", 16, 1, { { 9, 10, 10 } }, { 1 }, { 1 } },
+    { "one decodes", 16, 100, 1, { { 9, 10, 10 } }, { 1 }, { 1 } },
 
-    { "a prompt that fits", 16, 1, { { 0, 12, 12 } }, { 12 }, { 1 } },
+    { "a prompt that fits", 16, 100, 1, { { 0, 12, 12 } }, { 12 }, { 1 } },
 
-    { "a prompt in chunks", 16, 1, { { 0, 40, 40 } }, { 16 }, { 0 } },
+    { "a prompt in chunks", 16, 100, 1, { { 0, 40, 40 } }, { 16 }, { 0 } },
 
-    { "its last chunk", 16, 1, { { 32, 40, 40 } }, { 8 }, { 1 } },
+    { "its last chunk", 16, 100, 1, { { 32, 40, 40 } }, { 8 }, { 1 } },
 
-    { "it stops at a picture that is not encoded", 64, 1,
+    { "it stops at a picture that is not encoded", 64, 100, 1,
       { { 0, 14, 40 } }, { 14 }, { 0 } },
 
-    { "it stands before one", 64, 1, { { 14, 14, 40 } }, { 0 }, { 0 } },
+    { "it stands before one", 64, 100, 1, { { 14, 14, 40 } }, { 0 }, { 0 } },
 
-    { "decoding comes first", 16, 2,
+    { "decoding comes first", 16, 100, 2,
       { { 0, 40, 40 }, { 9, 10, 10 } }, { 15, 1 }, { 0, 1 } },
 
-    { "two prompts share", 16, 2,
+    { "two prompts share", 16, 100, 2,
       { { 0, 40, 40 }, { 0, 40, 40 } }, { 8, 8 }, { 0, 0 } },
 
-    { "what a short one leaves, the oldest gets", 16, 3,
+    { "what a short one leaves, the oldest gets", 16, 100, 3,
       { { 0, 40, 40 }, { 0, 2, 2 }, { 0, 40, 40 } }, { 9, 2, 5 },
       { 0, 1, 0 } },
 
-    { "a row for each, even with a small budget", 4, 4,
+    { "a row for each, even with a small budget", 4, 100, 4,
       { { 0, 9, 9 }, { 3, 4, 4 }, { 0, 9, 9 }, { 7, 8, 8 } },
       { 1, 1, 1, 1 }, { 0, 1, 0, 1 } },
 
-    { "one row that is not the last gives no token", 16, 1,
+    { "one row that is not the last gives no token", 16, 100, 1,
       { { 4, 5, 9 } }, { 1 }, { 0 } },
 
-    { NULL, 0, 0, { { 0 } }, { 0 }, { 0 } }
+    { "beside an answer prompts have a budget", 16, 5, 3,
+      { { 0, 40, 40 }, { 0, 40, 40 }, { 9, 10, 10 } }, { 3, 2, 1 },
+      { 0, 0, 1 } },
+
+    { "of at least one row", 16, 0, 2,
+      { { 0, 40, 40 }, { 9, 10, 10 } }, { 1, 1 }, { 0, 1 } },
+
+    { "they have all without one", 16, 5, 2,
+      { { 0, 40, 40 }, { 0, 40, 40 } }, { 8, 8 }, { 0, 0 } },
+
+    { NULL, 0, 0, 0, { { 0 } }, { 0 }, { 0 } }
 };
 
 
 static void
 test_plan(const plan_case_t *c)
 {
-    int                 i, k, nomem, sample[4];
+    int                 i, k, sample[4];
     int32_t             rows[4], total;
     vlm_seq_t           seqs[4];
     vlm_plan_t          plan;
@@ -180,12 +386,16 @@ test_plan(const plan_case_t *c)
     for (i = 0; i < c->n; i++) {
         seqs[i] = make_seq((uint64_t) i, c->state[i][2], 20);
         vlm_sched_wait(&s, &seqs[i]);
-        vlm_sched_admit(&s, &nomem);
+        (void) vlm_sched_admit(&s);
         seqs[i].computed = c->state[i][0];
         seqs[i].ready = c->state[i][1];
+
+        if (seqs[i].ready - seqs[i].computed == 1) {
+            seqs[i].prompt--;
+        }
     }
 
-    vlm_sched_plan(&s, &plan);
+    vlm_sched_plan(&s, c->prompt_rows, &plan);
 
     memset(rows, 0, sizeof(rows));
     memset(sample, 0, sizeof(sample));
@@ -219,17 +429,129 @@ test_plan(const plan_case_t *c)
 }
 
 
+/* with too few rows for all, prompts take turns */
+
+static void
+test_turns(void)
+{
+    int          i, k;
+    vlm_seq_t    seqs[4];
+    vlm_plan_t   plan;
+    vlm_sched_t  s;
+
+    vlm_sched_init(&s, 64, 4, 100, 16);
+    vlm_plan_init(&plan, 4);
+
+    for (i = 0; i < 4; i++) {
+        seqs[i] = make_seq((uint64_t) i, 20, 100);
+        vlm_sched_wait(&s, &seqs[i]);
+        (void) vlm_sched_admit(&s);
+        seqs[i].ready = seqs[i].total;
+    }
+
+    seqs[0].computed = 19;
+    seqs[0].prompt = 19;
+
+    for (k = 0; k < 12; k++) {
+        vlm_sched_plan(&s, 1, &plan);
+        vlm_sched_take(&s, &plan);
+        vlm_sched_commit(&s, &plan);
+        seqs[0].ready = ++seqs[0].total;
+
+        if (plan.rows != 2) {
+            tap_ok(0, "one row beside the answer");
+        }
+    }
+
+    for (i = 1; i < 4; i++) {
+        tap_ok(seqs[i].computed >= 3, "prompt %d: %d of 12 turns", i,
+               seqs[i].computed);
+    }
+
+    for (i = 0; i < 4; i++) {
+        vlm_sched_remove(&s, &seqs[i]);
+    }
+
+    vlm_plan_free(&plan);
+    vlm_sched_free(&s);
+}
+
+
+/* looks at sequences for each row of n answers, prompts among them or not */
+
+static double
+plan_cost(int32_t n, int32_t nprompts)
+{
+    int32_t       i;
+    double        cost;
+    vlm_seq_t    *seqs;
+    vlm_plan_t    plan;
+    vlm_sched_t   s;
+
+    seqs = calloc((size_t) n, sizeof(vlm_seq_t));
+    vlm_sched_init(&s, 2 * n, n, 100 * n, 16);
+    vlm_plan_init(&plan, n);
+
+    for (i = 0; i < n; i++) {
+        seqs[i] = make_seq((uint64_t) i, 100, 100);
+        vlm_sched_wait(&s, &seqs[i]);
+        (void) vlm_sched_admit(&s);
+        seqs[i].ready = seqs[i].total;
+        seqs[i].computed = i < nprompts ? 0 : 99;
+        seqs[i].prompt -= i < nprompts ? 0 : 1;
+    }
+
+    vlm_sched_plan(&s, s.max_rows, &plan);
+    cost = (double) plan.looked / n;
+
+    for (i = 0; i < n; i++) {
+        vlm_sched_remove(&s, &seqs[i]);
+    }
+
+    vlm_plan_free(&plan);
+    vlm_sched_free(&s);
+    free(seqs);
+
+    return cost;
+}
+
+
+static void
+test_cost(void)
+{
+    double  few, many;
+
+    few = plan_cost(32, 0);
+    many = plan_cost(256, 0);
+    tap_ok(many <= few, "256 answers: %g looks at each, 32: %g", many, few);
+
+    few = plan_cost(32, 8);
+    many = plan_cost(256, 64);
+    tap_ok(many <= few, "a quarter are prompts: %g, %g", many, few);
+    tap_ok(many < 4, "and they are few");
+}
+
+
 /* ---- random invariants ---- */
 
+#define NKEYS       8
+#define NTREES      3
+
 typedef struct {
-    vlm_sched_t     s;
-    vlm_plan_t      plan;
-    vlm_seq_t       seqs[MAX_SEQS];
-    int             used[MAX_SEQS];
-    uint64_t        random;
-    uint64_t        order;
-    int32_t         finished;
-    const char     *broken;
+    vlm_sched_t         s;
+    vlm_plan_t          plan;
+    vlm_seq_t           seqs[MAX_SEQS];
+    int                 used[MAX_SEQS];
+    int32_t             idle[MAX_SEQS];         /* turns without a row */
+    vlm_prefix_key_t    keys[NTREES][NKEYS];
+    vlm_prefix_key_t    holds[4096];            /* what is in a block */
+    uint64_t            random;
+    uint64_t            order;
+    int32_t             finished;
+    int32_t             preempted;
+    int32_t             reused;
+    int32_t             prompt_rows;
+    const char         *broken;
 } world_t;
 
 
@@ -243,43 +565,55 @@ pick(world_t *w, int32_t n)
 static void
 world_arrive(world_t *w, int32_t max_total)
 {
-    int      i;
-    int32_t  prompt;
+    int         i;
+    int32_t     prompt;
+    vlm_seq_t  *seq;
 
-    for (i = 0; i < MAX_SEQS; i++) {
-        if (!w->used[i]) {
-            prompt = 1 + pick(w, max_total - 1);
-            w->seqs[i] = make_seq(++w->order, prompt,
-                                  1 + pick(w, max_total - prompt));
-            w->used[i] = 1;
-            vlm_sched_wait(&w->s, &w->seqs[i]);
-            return;
-        }
+    for (i = 0; i < MAX_SEQS && w->used[i]; i++) {
+        /* void */
     }
+
+    if (i == MAX_SEQS) {
+        return;
+    }
+
+    prompt = 1 + pick(w, max_total - 1);
+    seq = &w->seqs[i];
+
+    *seq = make_seq(++w->order, prompt, 1 + pick(w, max_total - prompt));
+    seq->scope = (uint64_t) pick(w, 3);
+    seq->pictures = pick(w, 2);
+    seq->keys = w->keys[pick(w, NTREES)];
+    seq->nkeys = prompt / 16;
+
+    w->used[i] = 1;
+    w->idle[i] = 0;
+    vlm_sched_wait(&w->s, seq);
 }
 
 
 static void
-world_check(world_t *w)
+world_blocks(world_t *w)
 {
-    int32_t             i, k, held, reserved, rows;
-    uint8_t             taken[4096];
-    vlm_seq_t          *seq;
-    vlm_plan_entry_t   *e;
+    int32_t     i, k, used;
+    int32_t     refs[4096];
+    vlm_seq_t  *seq;
 
-    held = 0;
-    reserved = 0;
-    rows = 0;
-    memset(taken, 0, sizeof(taken));
+    memset(refs, 0, sizeof(refs));
 
     for (i = 0; i < w->s.nrunning; i++) {
         seq = w->s.running[i];
-        held += seq->nblocks;
-        reserved += seq->reserved;
 
         for (k = 0; k < seq->nblocks; k++) {
-            if (taken[seq->blocks[k]]++) {
-                w->broken = "a block has two owners";
+            refs[seq->blocks[k]]++;
+        }
+
+        for (k = 0; k < seq->nkeys && (k + 1) * 16 <= seq->computed; k++) {
+            if (memcmp(&w->holds[seq->blocks[k]], &seq->keys[k],
+                       sizeof(vlm_prefix_key_t))
+                != 0)
+            {
+                w->broken = "a block does not hold what it should";
             }
         }
 
@@ -288,84 +622,100 @@ world_check(world_t *w)
         }
     }
 
-    if (held + w->s.blocks.nfree != w->s.blocks.total) {
+    used = 0;
+
+    for (i = 0; i < w->s.blocks.total; i++) {
+        used += (refs[i] > 0);
+
+        if (refs[i] != w->s.blocks.block[i].refs && refs[i] > 0) {
+            w->broken = "a block's users are not counted right";
+        }
+    }
+
+    if (used + w->s.blocks.nfree + w->s.blocks.nidle != w->s.blocks.total) {
         w->broken = "blocks are not conserved";
     }
 
-    if (reserved != w->s.blocks.reserved
-        || reserved > w->s.blocks.total || held > reserved)
-    {
-        w->broken = "reservations do not add up";
+    for (seq = w->s.preempted; seq != NULL; seq = seq->next) {
+        if (seq->nblocks != 0 || seq->computed != 0) {
+            w->broken = "a preempted sequence still has blocks";
+        }
+    }
+}
+
+
+static void
+world_plan(world_t *w)
+{
+    int32_t             i, k, rows, prompts;
+    vlm_plan_entry_t   *e;
+
+    rows = 0;
+    prompts = 0;
+
+    for (i = 0; i < w->s.nrunning; i++) {
+        w->idle[w->s.running[i] - w->seqs] +=
+                        (w->s.running[i]->ready > w->s.running[i]->computed);
     }
 
     for (i = 0; i < w->plan.n; i++) {
         e = &w->plan.entries[i];
         rows += e->n;
+        prompts += (e->n > 1 || e->seq->ready - e->seq->computed > 1)
+                   ? e->n : 0;
+        w->idle[e->seq - w->seqs] = 0;
 
         if (e->n < 1 || e->start + e->n > e->seq->ready) {
             w->broken = "a plan goes beyond what is ready";
+        }
+
+        for (k = 0; k < i; k++) {
+            if (w->plan.entries[k].seq == e->seq) {
+                w->broken = "a sequence is planned twice";
+            }
         }
     }
 
     if (rows != w->plan.rows || rows > w->s.max_rows) {
         w->broken = "the budget of rows is not kept";
     }
+
+    if (w->plan.nstreams > 0
+        && prompts > (w->prompt_rows > 1 ? w->prompt_rows : 1))
+    {
+        w->broken = "the budget of prompts is not kept";
+    }
+
+    for (i = 0; i < w->s.nrunning; i++) {
+        if (w->idle[w->s.running[i] - w->seqs] > 4 * w->s.max_seqs) {
+            w->broken = "a sequence that could run gets no row";
+        }
+    }
 }
 
 
+/* rows are computed: what blocks hold, and how far sequences have come */
+
 static void
-world_step(world_t *w)
+world_commit(world_t *w)
 {
-    int                 i, nomem;
-    int32_t             progress[MAX_SEQS];
+    int32_t             i, k;
     vlm_seq_t          *seq;
     vlm_plan_entry_t   *e;
-
-    while (vlm_sched_admit(&w->s, &nomem) != NULL) {
-        /* void */
-    }
-
-    for (i = 0; i < w->s.nrunning; i++) {
-        seq = w->s.running[i];
-
-        /* now and then a picture is not ready; at last it is */
-
-        if (seq->ready < seq->computed) {
-            seq->ready = seq->computed;
-        }
-
-        if (pick(w, 4) != 0) {
-            seq->ready = seq->total;
-        }
-    }
-
-    vlm_sched_plan(&w->s, &w->plan);
-
-    if (vlm_sched_take(&w->s, &w->plan) != VLM_OK) {
-        w->broken = "a reserved block could not be taken";
-    }
-
-    world_check(w);
-
-    memset(progress, 0, sizeof(progress));
-
-    for (i = 0; i < w->plan.n; i++) {
-        progress[w->plan.entries[i].seq - w->seqs] = 1;
-    }
-
-    for (i = 0; i < w->s.nrunning; i++) {
-        seq = w->s.running[i];
-
-        if (seq->ready > seq->computed && !progress[seq - w->seqs]) {
-            w->broken = "a sequence that could run got no row";
-        }
-    }
 
     vlm_sched_commit(&w->s, &w->plan);
 
     for (i = 0; i < w->plan.n; i++) {
         e = &w->plan.entries[i];
         seq = e->seq;
+
+        for (k = e->start / 16; (k + 1) * 16 <= seq->computed; k++) {
+            memset(&w->holds[seq->blocks[k]], 0, sizeof(vlm_prefix_key_t));
+
+            if (k < seq->nkeys) {
+                w->holds[seq->blocks[k]] = seq->keys[k];
+            }
+        }
 
         if (!e->sample) {
             continue;
@@ -386,19 +736,102 @@ world_step(world_t *w)
 
 
 static void
-test_random(uint64_t seed)
+world_step(world_t *w)
 {
-    int       i, steps;
-    world_t  *w;
+    int         i;
+    vlm_seq_t  *seq;
 
-    w = calloc(1, sizeof(world_t));
+    for ( ;; ) {
+        seq = vlm_sched_admit(&w->s);
+
+        if (seq == NULL) {
+            break;
+        }
+
+        w->reused += seq->reused;
+    }
+
+    for (i = 0; i < w->s.nrunning; i++) {
+        seq = w->s.running[i];
+
+        w->reused += vlm_sched_reuse(&w->s, seq);
+
+        /* pictures become ready at random */
+
+        if (!seq->pictures || seq->computed >= seq->prompt
+            || pick(w, 4) == 0)
+        {
+            seq->ready = seq->total;
+
+        } else if (seq->ready == seq->computed && seq->ready < seq->total) {
+            seq->ready += pick(w, seq->total - seq->ready);
+        }
+    }
+
+    w->prompt_rows = pick(w, 20);
+
+    for ( ;; ) {
+        vlm_sched_plan(&w->s, w->prompt_rows, &w->plan);
+
+        if (vlm_sched_take(&w->s, &w->plan) == VLM_OK) {
+            break;
+        }
+
+        if (vlm_sched_preempt(&w->s) == NULL) {
+            w->broken = "one sequence alone finds no block";
+            return;
+        }
+
+        w->preempted++;
+    }
+
+    world_plan(w);
+    world_commit(w);
+    world_blocks(w);
+}
+
+
+static int
+world_empty(const world_t *w)
+{
+    return w->s.nrunning == 0 && w->s.waiting.n == 0
+           && w->s.npreempted == 0;
+}
+
+
+static void
+world_init(world_t *w, uint64_t seed)
+{
+    int  i, k;
+
+    memset(w, 0, sizeof(*w));
     w->random = seed;
+
+    for (i = 0; i < NTREES; i++) {
+        for (k = 0; k < NKEYS; k++) {
+            w->keys[i][k] = make_key(k > 0 ? &w->keys[i][k - 1] : NULL,
+                                     k > 2 ? i : 0);
+        }
+    }
 
     /* the largest request fits exactly */
 
     vlm_sched_init(&w->s, 8 + pick(w, 60), 1 + pick(w, 8), 8 + pick(w, 20),
                    16);
     vlm_plan_init(&w->plan, w->s.max_seqs);
+}
+
+
+/* returns how often somebody was preempted */
+
+static int32_t
+test_random(uint64_t seed, int32_t *reused)
+{
+    int       i, steps;
+    world_t  *w;
+
+    w = malloc(sizeof(world_t));
+    world_init(w, seed);
 
     for (steps = 0; steps < 20000 && w->broken == NULL; steps++) {
 
@@ -417,24 +850,27 @@ test_random(uint64_t seed)
 
         world_step(w);
 
-        if (steps >= 2000 && w->s.nrunning == 0 && w->s.nwaiting == 0) {
+        if (steps >= 2000 && world_empty(w)) {
             break;
         }
     }
 
     tap_ok(w->broken == NULL, "seed %llu: %s", (unsigned long long) seed,
            w->broken != NULL ? w->broken : "all invariants hold");
-    tap_ok(w->s.nrunning == 0 && w->s.nwaiting == 0,
-           "seed %llu: everybody is served in the end (%d)",
+    tap_ok(world_empty(w), "seed %llu: everybody is served in the end (%d)",
            (unsigned long long) seed, w->finished);
-    tap_ok(w->s.blocks.nfree == w->s.blocks.total
-           && w->s.blocks.reserved == 0,
-           "seed %llu: all blocks are free in the end",
+    tap_is(vlm_blocks_available(&w->s.blocks), w->s.blocks.total,
+           "seed %llu: all blocks are free or idle in the end",
            (unsigned long long) seed);
+
+    i = w->preempted;
+    *reused += w->reused;
 
     vlm_plan_free(&w->plan);
     vlm_sched_free(&w->s);
     free(w);
+
+    return i;
 }
 
 
@@ -443,7 +879,7 @@ test_random(uint64_t seed)
 static void
 test_equal(void)
 {
-    int           i, k, nomem, uneven;
+    int           i, k, uneven;
     vlm_seq_t     seqs[8];
     vlm_plan_t    plan;
     vlm_sched_t   s;
@@ -454,14 +890,14 @@ test_equal(void)
     for (i = 0; i < 8; i++) {
         seqs[i] = make_seq((uint64_t) i, 32, 100);
         vlm_sched_wait(&s, &seqs[i]);
-        vlm_sched_admit(&s, &nomem);
+        (void) vlm_sched_admit(&s);
         seqs[i].ready = seqs[i].total;
     }
 
     uneven = 0;
 
     for (k = 0; k < 100; k++) {
-        vlm_sched_plan(&s, &plan);
+        vlm_sched_plan(&s, 16, &plan);
         vlm_sched_take(&s, &plan);
         vlm_sched_commit(&s, &plan);
 
@@ -492,21 +928,32 @@ test_equal(void)
 int
 main(void)
 {
+    int32_t             preempted, reused;
     uint64_t            seed;
     const plan_case_t  *c;
 
-    test_blocks();
-    test_queue();
+    test_admission();
+    test_sharing();
+    test_reuse();
+    test_preemption();
 
     for (c = plan_cases; c->name != NULL; c++) {
         test_plan(c);
     }
 
+    test_turns();
+    test_cost();
     test_equal();
 
-    for (seed = 1; seed <= 20; seed++) {
-        test_random(seed);
+    preempted = 0;
+    reused = 0;
+
+    for (seed = 1; seed <= 30; seed++) {
+        preempted += test_random(seed, &reused);
     }
+
+    tap_ok(preempted > 100, "somebody was preempted %d times", preempted);
+    tap_ok(reused > 1000, "%d tokens were found in blocks", reused);
 
     return tap_done();
 }

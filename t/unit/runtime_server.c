@@ -176,10 +176,6 @@ test_errors(client_t *c)
     expect_error(c, &q, 404, "model_not_found", "model", "`gpt`", "model");
 
     q = good();
-    q.sampling.nchoices = 2;
-    expect_error(c, &q, 400, "unsupported_value", "n", "n is 2", "n");
-
-    q = good();
     q.sampling.top_logprobs = 3;
     expect_error(c, &q, 400, "invalid_value", "top_logprobs",
                  "top_logprobs is 3", "top_logprobs");
