@@ -317,6 +317,9 @@ like(slurp("$dir/vlm.log"),
         \sid=[0-9a-f]{32}$}xm,
      'as vlm.conf says') or diag(slurp("$dir/vlm.log"));
 
+($status, $text) = $t->curl($t->url('/status'));
+like($text, qr/^ngx_vlm_requests_total\{status="200"\} 1$/m, 'the counters');
+
 kill('TERM', $pid);
 is(notified($notify), 'STOPPING=1', 'STOPPING=1');
 is(reap($pid, 60), 0, 'the engine drains');
