@@ -23,7 +23,7 @@ vlm_out_bytes(vlm_out_t *o, const void *p, size_t len)
 {
     size_t  n;
 
-    if (o->len < o->size) {
+    if (len != 0 && o->len < o->size) {
         n = o->size - o->len;
 
         if (n > len) {
