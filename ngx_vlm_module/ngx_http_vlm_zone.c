@@ -4,9 +4,9 @@
  *
  * Each worker process has a place of its own there and adds to it without any
  * lock.  A place outlives its worker, so that nothing that was counted is
- * lost; the next worker goes on with it.  The owner of a place is its pid and
- * a number that is never used twice: after a reload without a master process
- * two configurations count in one process.
+ * lost; the next worker goes on with it.  The owner of a place is a pid and a
+ * number that is never used twice, so that of two workers only one can take
+ * over the place of a third.
  */
 
 
@@ -54,12 +54,7 @@ static ngx_http_vlm_zone_t *ngx_http_vlm_create_zone(
 static void ngx_http_vlm_zone_add_engines(ngx_http_vlm_main_conf_t *vmcf);
 static vlm_metrics_t *ngx_http_vlm_metrics(ngx_http_vlm_main_conf_t *vmcf);
 static ngx_http_vlm_place_t *ngx_http_vlm_claim(ngx_http_vlm_zone_t *zone);
-static ngx_uint_t ngx_http_vlm_place_alive(ngx_http_vlm_place_t *place);
-
-
-/* whether this process has claimed a place: before, one of its pid is stale */
-
-static ngx_uint_t  ngx_http_vlm_claimed;
+static ngx_uint_t ngx_http_vlm_owner_alive(uint64_t owner);
 
 
 char *
@@ -271,8 +266,10 @@ ngx_http_vlm_claim(ngx_http_vlm_zone_t *zone)
         place = &zone->places[i];
         old = __atomic_load_n(&place->owner, __ATOMIC_RELAXED);
 
-        if (ngx_http_vlm_place_alive(place)
-            && (ngx_http_vlm_claimed || (uint32_t) old != (uint32_t) ngx_pid))
+        /* one with our own pid is left from a worker that was killed */
+
+        if (ngx_http_vlm_owner_alive(old)
+            && (uint32_t) old != (uint32_t) ngx_pid)
         {
             continue;
         }
@@ -280,7 +277,6 @@ ngx_http_vlm_claim(ngx_http_vlm_zone_t *zone)
         if (__atomic_compare_exchange_n(&place->owner, &old, owner, 0,
                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         {
-            ngx_http_vlm_claimed = 1;
             return place;
         }
     }
@@ -290,12 +286,11 @@ ngx_http_vlm_claim(ngx_http_vlm_zone_t *zone)
 
 
 static ngx_uint_t
-ngx_http_vlm_place_alive(ngx_http_vlm_place_t *place)
+ngx_http_vlm_owner_alive(uint64_t owner)
 {
     ngx_pid_t  pid;
 
-    pid = (ngx_pid_t) (uint32_t) __atomic_load_n(&place->owner,
-                                                 __ATOMIC_RELAXED);
+    pid = (ngx_pid_t) (uint32_t) owner;
 
     return pid != 0 && (kill(pid, 0) == 0 || ngx_errno != ESRCH);
 }
@@ -327,16 +322,18 @@ ngx_http_vlm_zone_leave(ngx_http_vlm_main_conf_t *vmcf)
 }
 
 
-/* the sum of all places; returns the number of workers that count */
+/* the sum of all places; returns the number of workers that have one */
 
 ngx_uint_t
 ngx_http_vlm_zone_sum(ngx_http_vlm_main_conf_t *vmcf, vlm_metrics_t *sum)
 {
-    uint64_t               in_flight;
+    uint64_t               in_flight, owner;
     ngx_uint_t             i, n;
     ngx_http_vlm_place_t  *place;
 
     ngx_memzero(sum, sizeof(vlm_metrics_t));
+
+    (void) ngx_http_vlm_metrics(vmcf);
 
     n = 0;
 
@@ -346,7 +343,9 @@ ngx_http_vlm_zone_sum(ngx_http_vlm_main_conf_t *vmcf, vlm_metrics_t *sum)
 
         vlm_metrics_sum(sum, &place->metrics);
 
-        if (ngx_http_vlm_place_alive(place)) {
+        owner = __atomic_load_n(&place->owner, __ATOMIC_RELAXED);
+
+        if (ngx_http_vlm_owner_alive(owner)) {
             n++;
 
         } else {
