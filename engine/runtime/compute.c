@@ -21,6 +21,7 @@ static void compute_admit(vlm_engine_t *e);
 static void compute_places(vlm_engine_t *e);
 static void compute_start(vlm_engine_t *e, vlm_choice_t *c);
 static void compute_reuse(vlm_engine_t *e);
+static void compute_end(vlm_engine_t *e, vlm_work_t *w, int result);
 static void compute_done(vlm_engine_t *e, vlm_work_t *w);
 static void compute_gauges(vlm_engine_t *e);
 
@@ -114,8 +115,8 @@ compute_decoded(vlm_engine_t *e, vlm_work_t *w)
         w->decoded_us = vlm_now_us();
     }
 
-    if (w->doomed) {
-        vlm_mail_final(e, w->req, VLM_ERROR);
+    if (w->ended) {
+        vlm_mail_final(e, w->req, w->result);
         return;
     }
 
@@ -360,39 +361,40 @@ compute_gauges(vlm_engine_t *e)
 }
 
 
+void
+vlm_compute_fail(vlm_engine_t *e, vlm_work_t *w, const vlm_error_t *err)
+{
+    if (err != &w->req->error) {
+        w->req->error = *err;
+    }
+
+    compute_end(e, w, VLM_ERROR);
+}
+
+
 static void
-compute_leave(vlm_engine_t *e, vlm_work_t *w)
+compute_end(vlm_engine_t *e, vlm_work_t *w, int result)
 {
     uint32_t  i;
+
+    vlm_encode_drop(e, w);
 
     for (i = 0; i < w->nchoices; i++) {
         vlm_sched_remove(&e->sched, &w->choices[i].seq);
     }
-}
 
-
-void
-vlm_compute_fail(vlm_engine_t *e, vlm_work_t *w, const vlm_error_t *err)
-{
-    vlm_req_t  *req;
-
-    req = w->req;
-
-    if (err != &req->error) {
-        req->error = *err;
-    }
-
-    vlm_encode_drop(e, w);
-    compute_leave(e, w);
-
-    /* a picture that is being decoded must come back first */
+    /*
+     * A picture that is being decoded must come back first, though nobody
+     * needs it: of a request that failed, or found its rows in the KV cache.
+     */
 
     if (w->decoding) {
-        w->doomed = 1;
+        w->ended = 1;
+        w->result = result;
         return;
     }
 
-    vlm_mail_final(e, req, VLM_ERROR);
+    vlm_mail_final(e, w->req, result);
 }
 
 
@@ -464,7 +466,8 @@ compute_done(vlm_engine_t *e, vlm_work_t *w)
 
     done->prompt_tokens = (uint32_t) w->prompt.ids.len;
     done->image_tokens = req->admitted.image_tokens;
-    done->cached_tokens = (uint32_t) w->cached;
+    done->cached_tokens = w->cached < (int32_t) w->prompt.ids.len
+                          ? (uint32_t) w->cached : done->prompt_tokens;
     done->completion_tokens = 0;
 
     for (i = 0; i < w->nchoices; i++) {
@@ -515,5 +518,5 @@ compute_done(vlm_engine_t *e, vlm_work_t *w)
     mean_update(&e->service_ms, now - w->started_us);
     pthread_mutex_unlock(&e->out_lock);
 
-    vlm_mail_final(e, req, VLM_OK);
+    compute_end(e, w, VLM_OK);
 }

@@ -618,7 +618,9 @@ embed_missing(const vlm_work_t *w)
 uint32_t
 vlm_embed_outcome(const vlm_embed_pic_t *p)
 {
-    return p->state == VLM_PIC_IDLE ? VLM_CACHE_PREFIX : p->outcome;
+    /* perhaps it was on its way when its rows were found */
+
+    return p->state == VLM_PIC_READY ? p->outcome : VLM_CACHE_PREFIX;
 }
 
 

@@ -114,7 +114,8 @@ struct vlm_work_s {
     int32_t             nwaiting;       /* pictures that wait for the cache */
     uint32_t            stage;          /* of them, as told */
     int                 decoding;       /* tasks are out */
-    int                 doomed;         /* failed, but for them */
+    int                 ended;          /* but for them */
+    int                 result;         /* then */
     int                 released;       /* its input has been */
     int                 announced;      /* its place has been told */
     uint32_t            place;

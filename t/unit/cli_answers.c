@@ -4,13 +4,12 @@
  * model, many at once; and the same bits alone, in company and in chunks.
  */
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/vlm_json.h"
-#include "engine/cli/cli.h"
+#include "t/unit/lib/ask.h"
 #include "t/unit/lib/tap.h"
 
 
@@ -29,145 +28,7 @@
 #define FEW         0
 #endif
 
-typedef struct {
-    vlm_options_t           o;
-    char                    image[256];
-    char                    prompt[256];
-    char                    expected[256];
-    double                  margin;
-
-    vlm_local_request_t     local;
-    vlm_req_t              *req;
-    vlm_mail_t              mail;           /* all that was said */
-    const char             *text;
-    int                     result;
-    vlm_error_t             error;
-    int                     final;
-} asked_t;
-
 static asked_t  asked[MAX_ASKED];
-
-
-static void
-conf_default(vlm_engine_conf_t *conf, const char *model)
-{
-    memset(conf, 0, sizeof(*conf));
-
-    conf->model = model;
-    conf->threads = 2;
-    conf->image_threads = 2;
-    conf->embedding_dtype = VLM_BF16;
-    conf->max_num_seqs = 16;
-    conf->max_rows = 256;
-    conf->max_queue = 1000;
-    conf->queue_timeout_ms = 600000;
-    conf->max_images = 8;
-    conf->max_image_pixels = 1 << 24;
-    conf->block_size = 16;
-    conf->kv_memory = 64 << 20;
-}
-
-
-static vlm_engine_t *
-engine_start(const vlm_engine_conf_t *conf)
-{
-    vlm_mail_t      mail;
-    vlm_error_t     err;
-    vlm_engine_t   *e;
-    struct pollfd   pfd;
-
-    e = vlm_engine_create(conf, &err);
-    if (e == NULL) {
-        tap_diag("%s", err.message);
-        exit(1);
-    }
-
-    pfd.fd = vlm_engine_fd(e);
-    pfd.events = POLLIN;
-
-    while (vlm_engine_state(e, &err) != VLM_STATE_READY) {
-        if (vlm_engine_state(e, &err) == VLM_STATE_FAILED) {
-            tap_diag("%s", err.message);
-            exit(1);
-        }
-
-        poll(&pfd, 1, -1);
-        (void) vlm_engine_next(e, &mail);
-    }
-
-    return e;
-}
-
-
-static void
-ask(vlm_engine_t *e, asked_t *a, uint64_t order)
-{
-    vlm_error_t  err;
-
-    a->final = 0;
-
-    if (vlm_local_request(&a->o, &a->local, &err) != VLM_OK) {
-        tap_diag("%s", err.message);
-        exit(1);
-    }
-
-    a->req = vlm_req_create();
-    a->req->owner = a;
-    a->req->order = order;
-    a->req->arena = (const uint8_t *) a->local.arena.data;
-    a->req->arena_size = a->local.arena.len;
-    a->req->record_offset = a->local.record_offset;
-    a->req->record_length = a->local.record_length;
-    a->req->given = a->local.given;
-
-    vlm_engine_submit(e, a->req);
-}
-
-
-static void
-collect(vlm_engine_t *e, int n)
-{
-    int             done;
-    asked_t        *a;
-    vlm_req_t      *req;
-    vlm_mail_t      mail;
-    struct pollfd   pfd;
-
-    pfd.fd = vlm_engine_fd(e);
-    pfd.events = POLLIN;
-
-    for (done = 0; done < n; /* void */) {
-        req = vlm_engine_next(e, &mail);
-
-        if (req == NULL) {
-            poll(&pfd, 1, -1);
-            continue;
-        }
-
-        a = req->owner;
-        vlm_mail_move(&a->mail, &mail);
-        vlm_mail_free(&mail);
-        a->text = a->mail.nsaid != 0 && a->mail.said[0].text.len != 0
-                  ? a->mail.said[0].text.data : "";
-
-        if (mail.flags & VLM_MAIL_FINAL) {
-            a->result = mail.result;
-            a->error = req->error;
-            a->final = 1;
-            done++;
-        }
-    }
-}
-
-
-static void
-forget(asked_t *a)
-{
-    vlm_local_request_free(&a->local);
-    vlm_req_free(a->req);
-    vlm_mail_free(&a->mail);
-    a->req = NULL;
-}
 
 
 static void
@@ -255,15 +116,15 @@ ask_all(vlm_dtype_t dtype, int n, int *wrong)
     vlm_engine_t       *e;
     vlm_engine_conf_t   conf;
 
-    conf_default(&conf, tap_path("models/demo"));
+    ask_conf(&conf, tap_path("models/demo"));
     conf.embedding_dtype = dtype;
-    e = engine_start(&conf);
+    e = ask_start(&conf);
 
     for (i = 0; i < n; i++) {
         ask(e, &asked[i], (uint64_t) i + 1);
     }
 
-    collect(e, n);
+    ask_collect(e, n);
 
     right = 0;
     *wrong = 0;
@@ -284,7 +145,7 @@ ask_all(vlm_dtype_t dtype, int n, int *wrong)
             (*wrong)++;
         }
 
-        forget(&asked[i]);
+        ask_forget(&asked[i]);
     }
 
     vlm_engine_destroy(e);
@@ -393,7 +254,7 @@ test_company(kept_t *alone, const char *name, int rows, int threads,
     vlm_engine_t       *e;
     vlm_engine_conf_t   conf;
 
-    conf_default(&conf, tap_path("models/demo"));
+    ask_conf(&conf, tap_path("models/demo"));
     conf.digest = 1;
     conf.max_rows = rows;
     conf.threads = threads;
@@ -404,7 +265,7 @@ test_company(kept_t *alone, const char *name, int rows, int threads,
         conf.kv_memory = (uint64_t) blocks * 16 * 2048;
     }
 
-    e = engine_start(&conf);
+    e = ask_start(&conf);
     n = 0;
 
     for (round = 0; round < 2; round++) {
@@ -414,13 +275,13 @@ test_company(kept_t *alone, const char *name, int rows, int threads,
             ask(e, &asked[i], (uint64_t) (++n));
         }
 
-        collect(e, NSAME);
+        ask_collect(e, NSAME);
 
         for (i = 0; i < NSAME; i++) {
             tap_ok(same(&alone[round == 0 ? i : NSAME - 1 - i], &asked[i]),
                    "%s, round %d: request %d gives the same bits", name,
                    round, i);
-            forget(&asked[i]);
+            ask_forget(&asked[i]);
         }
     }
 
@@ -436,21 +297,21 @@ test_same(void)
     vlm_engine_t       *e;
     vlm_engine_conf_t   conf;
 
-    conf_default(&conf, tap_path("models/demo"));
+    ask_conf(&conf, tap_path("models/demo"));
     conf.digest = 1;
-    e = engine_start(&conf);
+    e = ask_start(&conf);
 
     for (i = 0; i < NSAME; i++) {
         same_options(&asked[i], i);
         ask(e, &asked[i], (uint64_t) i + 1);
-        collect(e, 1);
+        ask_collect(e, 1);
 
         tap_is(asked[i].result, VLM_OK, "alone: request %d", i);
         tap_is((long long) asked[i].req->answer.len, 12,
                "alone: request %d runs to max_tokens", i);
 
         keep(&alone[i], &asked[i]);
-        forget(&asked[i]);
+        ask_forget(&asked[i]);
     }
 
     vlm_engine_destroy(e);
