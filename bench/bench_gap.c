@@ -34,7 +34,7 @@ typedef struct {
 } bench_req_t;
 
 typedef struct {
-    double         *ms;
+    double          ms[MAX_GAPS];
     int             n;
 } bench_gaps_t;
 
@@ -46,7 +46,9 @@ typedef struct {
     uint64_t            order;
     bench_req_t         answers[MAX_ANSWERS];
     bench_req_t         picture;
-    bench_gaps_t       *gaps;           /* where they are counted, or NULL */
+    bench_gaps_t        quiet;
+    bench_gaps_t        beside;
+    int                 counting;
 } bench_t;
 
 
@@ -57,6 +59,7 @@ static void bench_ask(bench_t *b, bench_req_t *r, uint32_t max_tokens);
 static void bench_picture(bench_t *b);
 static void bench_pump(bench_t *b);
 static void bench_mail(bench_t *b, bench_req_t *r, const vlm_mail_t *mail);
+static void bench_gap(bench_t *b, double from, double to);
 static double gaps_at(bench_gaps_t *g, double share);
 
 
@@ -77,7 +80,7 @@ main(int argc, char **argv)
 
     b->nanswers = 4;
     b->side = 448;
-    rounds = 3;
+    rounds = 2;
     factor = VLM_DEFAULT_GAP_FACTOR;
 
     while ((opt = getopt(argc, argv, "t:n:g:s:r:")) != -1) {
@@ -110,7 +113,6 @@ main(int argc, char **argv)
     b->conf.queue_timeout_ms = 600000;
     b->conf.max_images = 1;
     b->conf.max_image_pixels = 1 << 26;
-    b->conf.max_pixels = 1 << 26;
     b->conf.max_model_len = 4096;
     b->conf.kv_memory = (uint64_t) 256 << 20;
     b->conf.block_size = 16;
@@ -142,16 +144,12 @@ bench_run(bench_t *b, double factor, int rounds)
 {
     int           i;
     double        end, took, busy, quiet, beside;
-    bench_gaps_t  gaps[2];
-
-    memset(gaps, 0, sizeof(gaps));
-    gaps[0].ms = calloc(MAX_GAPS, sizeof(double));
-    gaps[1].ms = calloc(MAX_GAPS, sizeof(double));
 
     b->conf.gap_factor = factor;
+    b->quiet.n = 0;
+    b->beside.n = 0;
 
-    if (gaps[0].ms == NULL || gaps[1].ms == NULL || bench_start(b) != VLM_OK)
-    {
+    if (bench_start(b) != VLM_OK) {
         return VLM_ERROR;
     }
 
@@ -159,36 +157,33 @@ bench_run(bench_t *b, double factor, int rounds)
     busy = b->engine->encoding.us;
 
     for (i = 0; i < rounds; i++) {
-        b->gaps = &gaps[0];
+        b->counting = 1;
         end = bench_now() + QUIET_SECONDS;
 
         while (bench_now() < end) {
             bench_pump(b);
         }
 
-        b->gaps = NULL;
         bench_picture(b);
 
-        /* the gaps while it is encoded, and no others */
-
         while (!b->picture.final) {
-            b->gaps = b->picture.encode != 0 && b->picture.prefill == 0
-                      ? &gaps[1] : NULL;
             bench_pump(b);
         }
 
+        b->counting = 0;
         took += b->picture.prefill - b->picture.encode;
         vlm_req_free(b->picture.req);
+        b->picture.req = NULL;
     }
 
     busy = (b->engine->encoding.us - busy) * 1e-6;
-    quiet = gaps_at(&gaps[0], 0.95);
-    beside = gaps_at(&gaps[1], 0.95);
+    quiet = gaps_at(&b->quiet, 0.95);
+    beside = gaps_at(&b->beside, 0.95);
 
     printf("%-10s %8.1f %8.1f %8.1f %8.1f %8.1f %8.2f %8.2f",
            factor < 1000 ? "in slices" : "in one go",
-           gaps_at(&gaps[0], 0.5), quiet, gaps_at(&gaps[1], 0.5), beside,
-           gaps_at(&gaps[1], 1), beside / quiet, took / rounds);
+           gaps_at(&b->quiet, 0.5), quiet, gaps_at(&b->beside, 0.5), beside,
+           gaps_at(&b->beside, 1), beside / quiet, took / rounds);
 
     if (factor < 1000) {
         printf(" %7.1f%%", 100 * busy / took / ((factor - 1) / factor));
@@ -198,8 +193,6 @@ bench_run(bench_t *b, double factor, int rounds)
     fflush(stdout);
 
     bench_stop(b);
-    free(gaps[0].ms);
-    free(gaps[1].ms);
 
     return VLM_OK;
 }
@@ -233,8 +226,6 @@ bench_start(bench_t *b)
         bench_ask(b, &b->answers[i], 4000);
     }
 
-    b->gaps = NULL;
-
     for (i = 0; i < b->nanswers; i++) {
         while (b->answers[i].token == 0) {
             bench_pump(b);
@@ -250,6 +241,7 @@ bench_start(bench_t *b)
     }
 
     vlm_req_free(b->picture.req);
+    b->picture.req = NULL;
 
     return VLM_OK;
 }
@@ -259,8 +251,6 @@ static void
 bench_stop(bench_t *b)
 {
     int  i;
-
-    b->gaps = NULL;
 
     for (i = 0; i < b->nanswers; i++) {
         vlm_engine_cancel(b->engine, b->answers[i].req);
@@ -431,8 +421,8 @@ bench_mail(bench_t *b, bench_req_t *r, const vlm_mail_t *mail)
 
     if (mail->nsaid != 0 && mail->said[0].ntokens != 0) {
 
-        if (b->gaps != NULL && r->token != 0 && b->gaps->n < MAX_GAPS) {
-            b->gaps->ms[b->gaps->n++] = (now - r->token) * 1e3;
+        if (r->token != 0) {
+            bench_gap(b, r->token, now);
         }
 
         r->token = now;
@@ -445,6 +435,36 @@ bench_mail(bench_t *b, bench_req_t *r, const vlm_mail_t *mail)
             fprintf(stderr, "%s\n", r->req->error.message);
             exit(1);
         }
+    }
+}
+
+
+/* what lies in the picture's encoding by half of it belongs to that */
+
+static void
+bench_gap(bench_t *b, double from, double to)
+{
+    double         middle;
+    bench_gaps_t  *g;
+    bench_req_t   *p;
+
+    p = &b->picture;
+    g = &b->quiet;
+    middle = (from + to) / 2;
+
+    if (p->req != NULL) {
+
+        if (p->encode == 0 || middle < p->encode
+            || (p->prefill != 0 && middle > p->prefill))
+        {
+            return;
+        }
+
+        g = &b->beside;
+    }
+
+    if (b->counting && g->n < MAX_GAPS) {
+        g->ms[g->n++] = (to - from) * 1e3;
     }
 }
 
