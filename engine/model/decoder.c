@@ -227,8 +227,12 @@ vlm_decoder_step(vlm_decoder_t *d, const vlm_decode_batch_t *batch,
     if (m->ops->step_upload(d->queue, &d->step, &batch->step, &m->text_rope)
         != 0)
     {
-        return vlm_fail(err, 500, NULL, "no memory for a step of %d rows",
-                        batch->step.nrows);
+        /* why is in the queue */
+
+        return vlm_model_sync(m, d->queue, err) == VLM_ERROR
+               ? VLM_ERROR
+               : vlm_fail(err, 500, NULL, "no tables for a step of %d rows",
+                          batch->step.nrows);
     }
 
     decoder_embed(d, batch);

@@ -7,10 +7,12 @@
  */
 
 #include "engine/base/vlm_json.h"
+#include "kernels/emu/emu.h"
 #include "t/unit/runtime_client.h"
 
 
 #define REQUESTS    8
+#define ANSWER      600
 
 #if defined(__SANITIZE_ADDRESS__)
 #define EVERY       100             /* sanitizers are slow */
@@ -92,7 +94,7 @@ mixed(question_t *q)
 
 
 static void
-answers(client_t *c, const question_t *q, char text[][512])
+answers(client_t *c, const question_t *q, char text[][ANSWER])
 {
     int       i;
     heard_t  *h;
@@ -104,7 +106,7 @@ answers(client_t *c, const question_t *q, char text[][512])
     for (i = 0; i < REQUESTS; i++) {
         h = client_end(c, (uint32_t) i);
 
-        snprintf(text[i], 512, "%c:%s", h->last,
+        snprintf(text[i], ANSWER, "%c:%s", h->last,
                  h->last == 'D' && h->text.data != NULL ? h->text.data
                                                         : h->message);
     }
@@ -115,7 +117,7 @@ static void
 test_mixed(void)
 {
     int         i, k;
-    char        cpu[REQUESTS][512], emu[REQUESTS][512];
+    char        cpu[REQUESTS][ANSWER], emu[REQUESTS][ANSWER];
     client_t    c;
     served_t    s;
     question_t  q[REQUESTS];
@@ -236,6 +238,65 @@ test_score(void)
 }
 
 
+static void
+split(void *arg)
+{
+    vlm_emu_barrier(vlm_emu_at.thread.x == 0 ? 1 : 2);
+}
+
+
+/*
+ * A fault that stays: requests fail, and the server ends, so that whoever
+ * watches it starts it again.
+ */
+
+static void
+test_lost(void)
+{
+    int                i;
+    client_t           c;
+    served_t           s;
+    question_t         q[REQUESTS];
+    vlm_emu_launch_t   l;
+
+    mixed(q);
+    serve(&s, &c, VLM_DEVICE_EMU, "bf16");
+
+    memset(&l, 0, sizeof(l));
+    l.name = "split";
+    l.grid.x = l.grid.y = l.grid.z = 1;
+    l.block.x = 32;
+    l.block.y = l.block.z = 1;
+    l.run = split;
+
+    vlm_emu_run(&l);
+
+    for (i = 0; i < REQUESTS; i++) {
+        client_ask(&c, (uint32_t) i, &q[i]);
+    }
+
+    pthread_join(s.thread, NULL);
+    tap_is(s.result, VLM_ERROR, "the server ends");
+    tap_str(s.error.message, "device emu is lost: the engine must be started "
+            "again", "and says why");
+
+    vlm_server_destroy(s.server);
+
+    for (i = 0; i < REQUESTS; i++) {
+        client_end(&c, (uint32_t) i);
+        tap_ok(c.slots[i].last != 'D', "request %d has no answer", i);
+        free((char *) q[i].pictures[0]);
+        free((char *) q[i].pictures[1]);
+        free((char *) q[i].pictures[2]);
+    }
+
+    client_close(&c);
+    vlm_emu_reset();
+    free((char *) s.conf.engine.model);
+    rmdir(s.dir);
+}
+
+
 int
 main(void)
 {
@@ -243,6 +304,10 @@ main(void)
 
     test_mixed();
     test_score();
+
+    if (cuda() == VLM_DEVICE_EMU) {
+        test_lost();
+    }
 
     return tap_done();
 }
