@@ -9,7 +9,6 @@ use strict;
 use lib 't/lib';
 use VLM::Test;
 use Test::More;
-use Time::HiRes qw/ sleep /;
 
 my $strace = '/usr/bin/strace';
 
@@ -88,7 +87,6 @@ is($t->post('/v', [ prompt => 'x' ])->{status}, 200, 'and found');
 $engine->kill_now();
 is($t->post('/v', [ prompt => 'x' ])->{status}, 502, 'no engine');
 $engine->start();
-sleep(0.15);
 is($t->post('/v', [ prompt => 'x' ])->{status}, 200, 'again');
 
 my $file = $t->write_file('h2.jpg', $big->{bytes});

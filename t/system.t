@@ -222,5 +222,7 @@ is($r->{body}, "$expected\n", 'and answers as before');
 
 is(stop_engine('TERM'), 0, 'SIGTERM ends the engine');
 unlike(VLM::Test::slurp($log), qr/$question/, 'no prompt in the log');
+like(VLM::Test::slurp($log), qr/worker \d+ \(uid \d+\) connected/,
+     'whose process a worker is, is logged');
 
 $t->done();
