@@ -167,6 +167,11 @@ for my $args ("info $demo", "tokenize $demo", "run --model $demo --prompt x",
          "vlm-engine $args, a full disk: message");
 }
 
+$out = qx{$engine info $demo 2>&1 >&-};
+is($? >> 8, 1, 'info, stdout is closed: status');
+like($out, qr/^vlm-engine: stdout: Bad file descriptor$/,
+     'info, stdout is closed: message');
+
 $out = qx{$engine tokenize $demo 2>&1 </};
 is($? >> 8, 1, 'tokenize, a directory: status');
 like($out, qr/^vlm-engine: stdin: Is a directory$/, 'tokenize: message');

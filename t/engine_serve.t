@@ -121,6 +121,28 @@ for my $case (["$dir/notify.sock", "$dir/notify.sock", 'a path'],
 }
 
 
+# ---- started without stdin, stdout, stderr ----
+
+{
+    my $pid = fork() // die "fork: $!";
+
+    if (!$pid) {
+        exec('/bin/sh', '-c', 'exec "$@" <&- >&- 2>&-', 'sh', $engine, @serve)
+            or POSIX::_exit(127);
+    }
+
+    $running{$pid} = 1;
+    ok(wait_for(sub { -S $socket }), 'no standard descriptors: it serves');
+
+    my @names = map { readlink("/proc/$pid/fd/$_") // '' } 0 .. 2;
+    is("@names", '/dev/null /dev/null /dev/null',
+       'and nothing else has their numbers');
+
+    kill('TERM', $pid);
+    is(ended($pid), 0, 'and ends');
+}
+
+
 # ---- who listens ----
 
 my $first = start('first', @serve, '--socket-mode', '0600', '--log-level',

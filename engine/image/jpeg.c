@@ -194,13 +194,14 @@ static void
 cmyk_to_rgb(uint8_t *row, uint32_t width, int inverted)
 {
     int        c, k;
+    uint8_t    ink[3];
     uint32_t   x;
     unsigned   v;
 
     for (x = 0; x < width; x++) {
         k = inverted ? row[4 * x + 3] : 255 - row[4 * x + 3];
 
-        uint8_t  ink[3] = { row[4 * x], row[4 * x + 1], row[4 * x + 2] };
+        memcpy(ink, &row[4 * x], 3);
 
         for (c = 0; c < 3; c++) {
             v = (unsigned) (inverted ? ink[c] : 255 - ink[c]) * (unsigned) k;
