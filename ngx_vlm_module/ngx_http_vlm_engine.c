@@ -118,8 +118,9 @@ ngx_http_vlm_connect(ngx_http_vlm_engine_t *engine)
     if (ngx_http_vlm_start(vmcf, &what) != NGX_OK) {
         engine->channel.err = ngx_errno;
         ngx_snprintf((u_char *) engine->channel.why,
-                     sizeof(engine->channel.why), "%s of the arena failed%Z",
-                     what);
+                     sizeof(engine->channel.why),
+                     "%s of the arena of %O bytes failed: %s%Z", what,
+                     vmcf->arena_size, strerror(engine->channel.err));
         goto failed;
     }
 

@@ -169,12 +169,24 @@ ok($r->{status} == 200 || $r->{status} == 503,
 $engine->kill_now();
 sleep(0.15);
 $engine->start();
-sleep(0.15);
 
 is($t->exchange($whole)->{status}, 200, 'its death frees everything');
 ok(wait_for(sub { used() < 100_000 }), 'memory is given back')
     or diag(used());
 
 is(scalar $engine->lines(qr/WRONG|bad record/), 0, 'every sum was right');
+
+# more than this machine has addresses for
+
+is($t->stop('QUIT'), 0, 'nginx quits');
+$t->nginx(http => 'vlm_arena_size 9999999g;', locations => <<'EOF_CONF');
+location /v {
+    vlm_pass unix:%%DIR%%/a.sock;
+}
+EOF_CONF
+
+is($t->post('/v', [ prompt => 'x' ])->{status}, 502, 'no arena');
+like($t->log(), qr/mmap\(\) of the arena of 10\d{15} bytes failed: Cannot/,
+     'and the log says why');
 
 $t->done();

@@ -46,7 +46,7 @@ vlm_arena_create(vlm_arena_t *arena, uint64_t size, const char **what)
     arena->read_fd = -1;
     arena->page = (size_t) sysconf(_SC_PAGESIZE);
 
-    *what = "size of the arena";
+    *what = "size";
 
     if (size == 0 || size > INT64_MAX - arena->page) {
         errno = EINVAL;
@@ -82,14 +82,14 @@ arena_open(vlm_arena_t *arena, const char **what)
 
     snprintf(path, sizeof(path), "/proc/self/fd/%d", arena->fd);
 
-    *what = "open(\"/proc/self/fd/N\") of the arena";
+    *what = "open(\"/proc/self/fd/N\")";
     arena->read_fd = open(path, O_RDONLY|O_CLOEXEC);
 
     if (arena->read_fd == -1) {
         return -1;
     }
 
-    *what = "mmap() of the arena";
+    *what = "mmap()";
     base = mmap(NULL, arena->size, PROT_READ|PROT_WRITE,
                 MAP_SHARED|MAP_NORESERVE, arena->fd, 0);
 
@@ -99,7 +99,7 @@ arena_open(vlm_arena_t *arena, const char **what)
 
     arena->base = base;
 
-    *what = "madvise(MADV_DONTDUMP) of the arena";
+    *what = "madvise(MADV_DONTDUMP)";
 
     if (madvise(base, arena->size, MADV_DONTDUMP) == -1) {
         return -1;

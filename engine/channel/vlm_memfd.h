@@ -44,13 +44,13 @@ vlm_memfd_create(const char *name, uint64_t size, const char **what)
         return -1;
     }
 
-    *what = "fchmod() of a memfd";
+    *what = "fchmod()";
 
     if (fchmod(fd, 0600) == -1) {
         goto failed;
     }
 
-    *what = "ftruncate() of a memfd";
+    *what = "ftruncate()";
 
     if (ftruncate(fd, (off_t) size) == -1) {
         goto failed;
