@@ -16,8 +16,10 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #define EVERY       100             /* sanitizers are slow */
+#define LOST        0               /* such an end leaves requests behind */
 #else
 #define EVERY       20
+#define LOST        1
 #endif
 
 
@@ -305,7 +307,7 @@ main(void)
     test_mixed();
     test_score();
 
-    if (cuda() == VLM_DEVICE_EMU) {
+    if (LOST && cuda() == VLM_DEVICE_EMU) {
         test_lost();
     }
 
