@@ -308,6 +308,7 @@ ngx_http_vlm_not_connected(ngx_http_vlm_engine_t *engine, ngx_uint_t version)
     }
 
     engine->refused = 1;
+    ngx_http_vlm_engine_failed(engine);
 
     /* nobody listens: it is not stopped but gone */
 
@@ -439,6 +440,7 @@ ngx_http_vlm_engine_broken(ngx_http_vlm_engine_t *engine, const char *what)
     vlm_fail(&engine->fail, NGX_HTTP_BAD_GATEWAY, "engine_unavailable", NULL,
              "the engine cannot be reached");
 
+    ngx_http_vlm_engine_failed(engine);
     ngx_http_vlm_slots_lost(engine);
     ngx_http_vlm_disconnect(engine);
     ngx_http_vlm_retry(engine);

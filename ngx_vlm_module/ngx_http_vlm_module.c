@@ -14,10 +14,6 @@ static char *ngx_http_vlm_check_loc_conf(ngx_conf_t *cf,
     ngx_http_vlm_loc_conf_t *conf);
 static ngx_int_t ngx_http_vlm_init(ngx_conf_t *cf);
 static void ngx_http_vlm_exit_process(ngx_cycle_t *cycle);
-static char *ngx_http_vlm_pass(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-static ngx_http_vlm_engine_t *ngx_http_vlm_add_engine(ngx_conf_t *cf,
-    ngx_str_t *name);
 
 
 static ngx_conf_num_bounds_t  ngx_http_vlm_requests_bounds = {
@@ -43,6 +39,13 @@ static ngx_command_t  ngx_http_vlm_commands[] = {
       NGX_HTTP_LOC_CONF|NGX_HTTP_LIF_CONF|NGX_HTTP_LMT_CONF|NGX_CONF_TAKE1,
       ngx_http_vlm_pass,
       NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("vlm_engine"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_BLOCK|NGX_CONF_TAKE1,
+      ngx_http_vlm_engine_block,
+      NGX_HTTP_MAIN_CONF_OFFSET,
       0,
       NULL },
 
@@ -226,7 +229,10 @@ ngx_http_vlm_create_main_conf(ngx_conf_t *cf)
 
     if (ngx_array_init(&vmcf->engines, cf->pool, 4,
                        sizeof(ngx_http_vlm_engine_t *))
-        != NGX_OK)
+        != NGX_OK
+        || ngx_array_init(&vmcf->groups, cf->pool, 4,
+                          sizeof(ngx_http_vlm_group_t *))
+           != NGX_OK)
     {
         return NULL;
     }
@@ -269,7 +275,7 @@ ngx_http_vlm_create_loc_conf(ngx_conf_t *cf)
     /*
      * set by ngx_pcalloc():
      *
-     *     conf->engine = NULL;
+     *     conf->group = NULL;
      */
 
     conf->max_request_size = NGX_CONF_UNSET_SIZE;
@@ -330,15 +336,15 @@ ngx_http_vlm_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
-    if (clcf->noname && conf->engine == NULL) {
-        conf->engine = prev->engine;
+    if (clcf->noname && conf->group == NULL) {
+        conf->group = prev->group;
     }
 
-    if (clcf->lmt_excpt && clcf->handler == NULL && conf->engine) {
+    if (clcf->lmt_excpt && clcf->handler == NULL && conf->group) {
         clcf->handler = ngx_http_vlm_handler;
     }
 
-    if (conf->engine == NULL) {
+    if (conf->group == NULL) {
         return NGX_CONF_OK;
     }
 
@@ -402,8 +408,8 @@ ngx_http_vlm_check_loc_conf(ngx_conf_t *cf, ngx_http_vlm_loc_conf_t *conf)
 
     /* after all its requests have timed out */
 
-    conf->engine->patience = ngx_max(conf->engine->patience,
-                                     2 * conf->read_timeout);
+    conf->group->patience = ngx_max(conf->group->patience,
+                                    2 * conf->read_timeout);
 
     /* the body, the record, and what rounding up to pages may take */
 
@@ -443,7 +449,7 @@ ngx_http_vlm_init(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    return NGX_OK;
+    return ngx_http_vlm_init_groups(cf, vmcf);
 }
 
 
@@ -475,90 +481,4 @@ ngx_http_vlm_exit_process(ngx_cycle_t *cycle)
     if (vmcf->nrequests == 0) {
         vlm_arena_destroy(&vmcf->arena);
     }
-}
-
-
-static char *
-ngx_http_vlm_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_http_vlm_loc_conf_t *vlcf = conf;
-
-    ngx_str_t                 *value;
-    ngx_http_core_loc_conf_t  *clcf;
-
-    if (vlcf->engine) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    vlcf->engine = ngx_http_vlm_add_engine(cf, &value[1]);
-    if (vlcf->engine == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
-
-    clcf->handler = ngx_http_vlm_handler;
-
-    return NGX_CONF_OK;
-}
-
-
-static ngx_http_vlm_engine_t *
-ngx_http_vlm_add_engine(ngx_conf_t *cf, ngx_str_t *name)
-{
-    size_t                      max;
-    ngx_uint_t                  i;
-    ngx_http_vlm_engine_t      *engine, **engines;
-    ngx_http_vlm_main_conf_t   *vmcf;
-
-    vmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_vlm_module);
-    engines = vmcf->engines.elts;
-
-    for (i = 0; i < vmcf->engines.nelts; i++) {
-        if (engines[i]->name.len == name->len
-            && ngx_strncmp(engines[i]->name.data, name->data, name->len) == 0)
-        {
-            return engines[i];
-        }
-    }
-
-    if (name->len <= 5 || ngx_strncmp(name->data, "unix:", 5) != 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid engine \"%V\", \"unix:PATH\" is expected",
-                           name);
-        return NULL;
-    }
-
-    max = sizeof(((struct sockaddr_un *) NULL)->sun_path) - 1;
-
-    if (name->len - 5 > max) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "the path of engine \"%V\" is longer than "
-                           "%uz bytes", name, max);
-        return NULL;
-    }
-
-    engine = ngx_pcalloc(cf->pool, sizeof(ngx_http_vlm_engine_t));
-    if (engine == NULL) {
-        return NULL;
-    }
-
-    engine->name = *name;
-    engine->path = (char *) name->data + 5;    /* zero-terminated by the
-                                                  parser */
-    engine->main = vmcf;
-    engine->channel.fd = -1;
-
-    ngx_queue_init(&engine->waiting);
-
-    engines = ngx_array_push(&vmcf->engines);
-    if (engines == NULL) {
-        return NULL;
-    }
-
-    *engines = engine;
-
-    return engine;
 }

@@ -4,6 +4,7 @@
  *
  *     ngx_http_vlm_module.c       directives, process start and end
  *     ngx_http_vlm_variables.c    $vlm_*
+ *     ngx_http_vlm_group.c        which engine a request goes to
  *     ngx_http_vlm_engine.c       the connection to an engine
  *     ngx_http_vlm_watchdog.c     an engine that does not move any more
  *     ngx_http_vlm_slot.c         requests on it: submit, cancel, events
@@ -74,6 +75,7 @@ typedef struct ngx_http_vlm_zone_engine_s  ngx_http_vlm_zone_engine_t;
 
 typedef struct {
     ngx_array_t                 engines;    /* ngx_http_vlm_engine_t * */
+    ngx_array_t                 groups;     /* ngx_http_vlm_group_t * */
     off_t                       arena_size;
     ngx_uint_t                  max_requests;
     off_t                       need;       /* of the largest request */
@@ -94,8 +96,29 @@ typedef struct {
 } ngx_http_vlm_main_conf_t;
 
 
+/* an engine in a group; a "vlm_pass unix:PATH" is a group too */
+
 typedef struct {
     ngx_http_vlm_engine_t      *engine;
+    ngx_uint_t                  max_fails;  /* 0: any number */
+    ngx_msec_t                  fail_timeout;
+    unsigned                    backup:1;
+} ngx_http_vlm_server_t;
+
+
+typedef struct {
+    ngx_str_t                   name;
+    ngx_array_t                 servers;    /* ngx_http_vlm_server_t */
+    ngx_uint_t                  next;       /* the first to look at */
+    ngx_msec_t                  patience;   /* see engine->patience */
+    unsigned                    image:1;    /* affinity image */
+    ngx_str_t                   file;       /* where it was named first */
+    ngx_uint_t                  line;
+} ngx_http_vlm_group_t;
+
+
+typedef struct {
+    ngx_http_vlm_group_t       *group;
 
     size_t                      max_request_size;
     ngx_uint_t                  max_images;
@@ -168,6 +191,8 @@ struct ngx_http_vlm_engine_s {
     ngx_msec_t                  delay;      /* before the next retry */
     ngx_msec_t                  tried;
     ngx_uint_t                  failures;   /* since it was last up */
+    ngx_uint_t                  fails;      /* in a row, of any kind */
+    ngx_msec_t                  failed;     /* when it did last */
     ngx_uint_t                  looks;      /* at a state not yet told */
     ngx_msec_t                  connected;  /* when */
     ngx_msec_t                  patience;   /* with one that does not move */
@@ -330,6 +355,17 @@ struct ngx_http_vlm_ctx_s {
 };
 
 
+/* ngx_http_vlm_group.c */
+
+char *ngx_http_vlm_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_vlm_engine_block(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+ngx_int_t ngx_http_vlm_init_groups(ngx_conf_t *cf,
+    ngx_http_vlm_main_conf_t *vmcf);
+ngx_int_t ngx_http_vlm_choose(ngx_http_vlm_ctx_t *ctx);
+void ngx_http_vlm_place(ngx_http_vlm_ctx_t *ctx);
+void ngx_http_vlm_engine_failed(ngx_http_vlm_engine_t *engine);
+
 /* ngx_http_vlm_engine.c */
 
 /*
@@ -375,6 +411,7 @@ void ngx_http_vlm_upload_end(ngx_http_vlm_ctx_t *ctx);
 /* ngx_http_vlm_request.c */
 
 ngx_int_t ngx_http_vlm_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_vlm_check_engine(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_wake(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_timer(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_submit(ngx_http_vlm_ctx_t *ctx);

@@ -13,7 +13,6 @@ static ngx_int_t ngx_http_vlm_init_ctx(ngx_http_request_t *r,
 static ngx_int_t ngx_http_vlm_check_header(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_admit(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_too_many(ngx_http_vlm_ctx_t *ctx);
-static ngx_int_t ngx_http_vlm_check_engine(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_read_body(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_wait(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_resume(ngx_http_vlm_ctx_t *ctx);
@@ -87,7 +86,8 @@ ngx_http_vlm_init_ctx(ngx_http_request_t *r, ngx_http_vlm_ctx_t **pctx)
     ctx->request = r;
     ctx->main = ngx_http_get_module_main_conf(r, ngx_http_vlm_module);
     ctx->conf = ngx_http_get_module_loc_conf(r, ngx_http_vlm_module);
-    ctx->engine = ctx->conf->engine;
+    ctx->engine = ((ngx_http_vlm_server_t *)
+                   ctx->conf->group->servers.elts)->engine;
     ctx->received = ngx_current_msec;
 
     /* the chunked filter counts in content_length_n what it has seen */
@@ -184,7 +184,7 @@ ngx_http_vlm_admit(ngx_http_vlm_ctx_t *ctx)
 
     vmcf = ctx->main;
 
-    rc = ngx_http_vlm_check_engine(ctx);
+    rc = ngx_http_vlm_choose(ctx);
 
     if (rc != NGX_OK) {
         return rc;
@@ -221,7 +221,7 @@ ngx_http_vlm_too_many(ngx_http_vlm_ctx_t *ctx)
 
 /* NGX_OK, NGX_AGAIN, or NGX_ERROR and ctx->fail */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_vlm_check_engine(ngx_http_vlm_ctx_t *ctx)
 {
     ngx_int_t               rc;
@@ -410,14 +410,15 @@ ngx_http_vlm_submit_now(ngx_http_vlm_ctx_t *ctx)
     uint64_t   offset;
     ngx_int_t  rc;
 
-    rc = ngx_http_vlm_engine_get(ctx->engine);
+    ngx_http_vlm_place(ctx);
 
-    if (rc == NGX_ERROR) {
-        ctx->fail = ctx->engine->fail;
-    }
+    if (ctx->engine->state != NGX_HTTP_VLM_UP) {
 
-    if (rc != NGX_OK) {
-        return rc;
+        rc = ngx_http_vlm_choose(ctx);
+
+        if (rc != NGX_OK) {
+            return rc;
+        }
     }
 
     /* the slot is lost if the engine was */
@@ -597,6 +598,8 @@ ngx_http_vlm_answer_timer(ngx_http_vlm_ctx_t *ctx)
                       "engine \"%V\" said nothing for %M ms after %uD tokens",
                       &ctx->engine->name, ctx->conf->read_timeout,
                       ctx->ntokens);
+
+        ngx_http_vlm_engine_failed(ctx->engine);
 
         ngx_http_vlm_slot_leave(ctx);
         ngx_http_vlm_output(ctx);

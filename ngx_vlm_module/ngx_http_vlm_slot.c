@@ -395,6 +395,7 @@ ngx_http_vlm_slot_ctx_event(ngx_http_vlm_ctx_t *ctx, vlm_event_t *event)
         break;
 
     case VLM_EVENT_DONE:
+        ctx->engine->fails = 0;
         ctx->done = event->u.done;
         ctx->finished = 1;
         break;
