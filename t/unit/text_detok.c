@@ -102,6 +102,7 @@ test_stops(void)
     streamed("XXXY", "XXY", "||X|#");
     streamed("abab", "abac", "|||ab|+ab");
     streamed("ababac", "abac", "|||ab||#");
+    streamed("aabaaabaaac", "aabaaac", "||||||aaba||||#");
     streamed("aXbY", "Y/X", "a|#");
 
     /* the first to be complete, of those the longest */
