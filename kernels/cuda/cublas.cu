@@ -94,8 +94,12 @@ struct gemm_state_s {
 static int load_functions(gemm_library_s *lib, char *err, size_t errlen);
 static void make_key(shape_t *key, const vlm_gemm_t *g);
 static int32_t alignment(const void *p, int64_t stride, vlm_dtype_t type);
-static plan_t *find_plan(vlm_queue_t *q, const shape_t *key, const char *op);
-static cublasStatus_t make_plan(vlm_device_t *dev, plan_t *p);
+static plan_t *find_plan(vlm_queue_t *q, const shape_t *key,
+    const vlm_gemm_t *g, const char *op);
+static cublasStatus_t make_plan(vlm_device_t *dev, plan_t *p,
+    const vlm_gemm_t *g);
+static cublasStatus_t set_bias(gemm_library_s *lib, plan_t *p,
+    const vlm_gemm_t *g);
 static cublasStatus_t make_layouts(gemm_library_s *lib, plan_t *p,
     int64_t rows);
 static void drop_layouts(gemm_library_s *lib, plan_t *p);
@@ -225,18 +229,12 @@ vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 
     make_key(&key, g);
 
-    p = find_plan(q, &key, op);
+    p = find_plan(q, &key, g, op);
     if (p == NULL) {
         return;
     }
 
-    rc = CUBLAS_STATUS_SUCCESS;
-
-    if (g->bias != NULL) {
-        rc = lib->cublasLtMatmulDescSetAttribute(p->desc,
-                                           CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                           &g->bias, sizeof(g->bias));
-    }
+    rc = set_bias(lib, p, g);
 
     one = 1.0f;
     beta = g->add != NULL ? 1.0f : 0.0f;
@@ -301,8 +299,22 @@ alignment(const void *p, int64_t stride, vlm_dtype_t type)
 }
 
 
+static cublasStatus_t
+set_bias(gemm_library_s *lib, plan_t *p, const vlm_gemm_t *g)
+{
+    if (g->bias == NULL) {
+        return CUBLAS_STATUS_SUCCESS;
+    }
+
+    return lib->cublasLtMatmulDescSetAttribute(p->desc,
+                                           CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                           &g->bias, sizeof(g->bias));
+}
+
+
 static plan_t *
-find_plan(vlm_queue_t *q, const shape_t *key, const char *op)
+find_plan(vlm_queue_t *q, const shape_t *key, const vlm_gemm_t *g,
+    const char *op)
 {
     size_t                i;
     uint32_t              hash, at;
@@ -335,7 +347,7 @@ find_plan(vlm_queue_t *q, const shape_t *key, const char *op)
     place->key = *key;
     place->used = 1;
 
-    rc = make_plan(q->dev, place);
+    rc = make_plan(q->dev, place, g);
 
     if (rc != CUBLAS_STATUS_SUCCESS) {
         drop_plan(q->dev->gemm, place);
@@ -364,7 +376,7 @@ data_type(int32_t type)
  */
 
 static cublasStatus_t
-make_plan(vlm_device_t *dev, plan_t *p)
+make_plan(vlm_device_t *dev, plan_t *p, const vlm_gemm_t *g)
 {
     cudaDataType_t                   type;
     cublasStatus_t                   rc;
@@ -395,6 +407,10 @@ make_plan(vlm_device_t *dev, plan_t *p)
         rc = lib->cublasLtMatmulDescSetAttribute(p->desc,
                              CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
                              sizeof(type));
+    }
+
+    if (rc == CUBLAS_STATUS_SUCCESS) {
+        rc = set_bias(lib, p, g);
     }
 
     if (rc == CUBLAS_STATUS_SUCCESS) {
