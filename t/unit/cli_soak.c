@@ -351,8 +351,10 @@ test_soak(const soak_t *s, int n)
                s->name);
     }
 
-    tap_ok((w.cached > 0) == s->prefix_cache, "%s: tokens are cached or not",
-           s->name);
+    if (!s->prefix_cache || !FEW) {
+        tap_ok((w.cached > 0) == s->prefix_cache, "%s: tokens are cached or "
+               "not", s->name);
+    }
 
     vlm_engine_destroy(w.e);
 }
