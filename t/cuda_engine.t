@@ -1,0 +1,57 @@
+#!/usr/bin/perl
+
+# The engine with the CUDA sources: on the host's shim, and on a machine
+# without a GPU.
+
+use warnings;
+use strict;
+
+use Test::More;
+
+my $engine = 'build/vlm-engine';
+
+plan(skip_all => "no $engine") unless -x $engine;
+
+my @ask = ('run', '--model', 'models/demo', '--image',
+    'models/samples/scene1.jpg', '--prompt', 'What color is the square?');
+
+sub run_engine {
+    my @args = map { "'$_'" } @_;
+    my $out = `$engine @args 2>&1`;
+
+    return ($? >> 8, $out);
+}
+
+my ($rc, $cpu) = run_engine(@ask, '--device', 'cpu');
+is($rc, 0, 'on the CPU');
+
+for my $dtype (qw/ f32 bf16 /) {
+    local $ENV{VLM_CUDA_DTYPE} = $dtype;
+
+    for my $seed (1, 2) {
+        local $ENV{VLM_EMU_SEED} = $seed;
+
+        ($rc, my $emu) = run_engine(@ask, '--device', 'emu',
+            '--deterministic');
+        is($rc, 0, "on the shim, $dtype, seed $seed");
+        is($emu, $cpu, 'the same answer');
+    }
+}
+
+my $needed = `readelf -d $engine`;
+like($needed, qr/NEEDED.*libc\.so/, 'what the binary needs to start');
+unlike($needed, qr/NEEDED.*(?:cuda|cublas|stdc\+\+)/, 'nothing of CUDA');
+
+SKIP: {
+    skip('there is a GPU', 4) if -e '/dev/nvidia0';
+
+    ($rc, my $log) = run_engine(@ask, '--log-level', 'info');
+    is($rc, 0, 'auto');
+    is(() = $log =~ /computing on the CPU: ./g, 1, 'says once why not CUDA');
+    like($log, qr/^\Q$cpu\E/m, 'and answers');
+
+    ($rc, $log) = run_engine(@ask, '--device', 'cuda:1');
+    is($rc, 1, "cuda:1: $log");
+}
+
+done_testing();
