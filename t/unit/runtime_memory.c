@@ -87,5 +87,20 @@ main(void)
     tap_ok(strstr(err.message, "not enough memory") != NULL, "%s",
            err.message);
 
+    /* of a GPU: all that weights and work space leave */
+
+    reset();
+    conf.device_memory = 1ull << 30;
+    tap_is(plan(), VLM_OK, "a device's memory");
+    tap_is((long long) mem.available, 1 << 30, "is what counts");
+    tap_is(mem.nblocks, (long long) ((mem.available - mem.weights - mem.work)
+                                     / BLOCK), "the cache has all the rest");
+    tap_ok(mem.work > 256 << 20, "the libraries need some");
+
+    conf.device_memory = 200 << 20;
+    tap_is(plan(), VLM_ERROR, "too little of it");
+    tap_ok(strstr(err.message, "200 MiB are available") != NULL, "%s",
+           err.message);
+
     return tap_done();
 }
