@@ -582,12 +582,14 @@ flush_final(vlm_call_t *call)
 static void
 call_log(const vlm_call_t *call)
 {
+    double                   each;
     const char              *result;
     const vlm_req_t         *req;
     const vlm_event_done_t  *d;
 
     req = call->req;
     d = &req->done;
+    each = 0;
 
     if (call->cancelled || call->conn->dead
         || call->out.result != VLM_OK)
@@ -605,11 +607,18 @@ call_log(const vlm_call_t *call)
 
     result = call->finish == VLM_FINISH_LENGTH ? "length" : "stop";
 
-    vlm_log(VLM_LOG_INFO, "request %s: %s, prompt %u (images %u in %u), "
-            "completion %u, receive %.1f ms, queue %.1f, decode %.1f, "
-            "encode %.1f, prefill %.1f, first token %.1f, total %.1f",
-            req->id, result, d->prompt_tokens, d->image_tokens, d->noutcomes,
-            d->completion_tokens, d->receive_us / 1e3, d->queue_us / 1e3,
-            d->decode_us / 1e3, d->encode_us / 1e3, d->prefill_us / 1e3,
-            d->first_token_us / 1e3, d->total_us / 1e3);
+    if (d->completion_tokens > 1) {
+        each = (d->total_us - d->first_token_us) / 1e3
+               / (d->completion_tokens - 1);
+    }
+
+    vlm_log(VLM_LOG_INFO, "request %s: %s, prompt %u (cached %u, images %u "
+            "in %u), completion %u, receive %.1f ms, queue %.1f, decode "
+            "%.1f, encode %.1f, cache %.1f, prefill %.1f, first token %.1f, "
+            "per token %.2f, total %.1f",
+            req->id, result, d->prompt_tokens, d->cached_tokens,
+            d->image_tokens, d->noutcomes, d->completion_tokens,
+            d->receive_us / 1e3, d->queue_us / 1e3, d->decode_us / 1e3,
+            d->encode_us / 1e3, d->cache_us / 1e3, d->prefill_us / 1e3,
+            d->first_token_us / 1e3, each, d->total_us / 1e3);
 }

@@ -282,8 +282,6 @@ compute_start(vlm_engine_t *e, vlm_choice_t *c)
     }
 
     w->started_us = vlm_now_us();
-    w->decoded_us = w->started_us;
-    w->encoded_us = w->started_us;
     w->cached = c->seq.reused;
 
     if (!w->announced) {
@@ -450,6 +448,56 @@ compute_digest(vlm_work_t *w, uint8_t digest[32])
 }
 
 
+/* from "*at" to a later time; "*at" follows */
+
+static uint32_t
+stage_time(uint64_t *at, uint64_t to)
+{
+    uint64_t  us;
+
+    if (to <= *at) {
+        return 0;
+    }
+
+    us = to - *at;
+    *at = to;
+
+    return us < UINT32_MAX ? (uint32_t) us : UINT32_MAX;
+}
+
+
+/*
+ * Stages follow each other without gaps, so that they sum up to the time of
+ * the first token: what goes on at the same time counts for the first of
+ * them, and waiting for the cache only where nothing else was to be done.
+ */
+
+static void
+compute_times(const vlm_work_t *w, vlm_event_done_t *done, uint64_t now)
+{
+    uint64_t  at, received;
+
+    received = w->in.received_ms * 1000;
+    at = w->req->submitted_us;
+
+    if (received != 0) {
+        done->receive_us = stage_time(&received, at);
+    }
+
+    done->queue_us = stage_time(&at, w->started_us);
+    done->decode_us = stage_time(&at, w->decoded_us);
+    done->encode_us = stage_time(&at, w->encoded_us);
+    done->cache_us = stage_time(&at, w->cached_us);
+    done->prefill_us = stage_time(&at, w->first_us);
+
+    at = w->req->submitted_us;
+    done->first_token_us = stage_time(&at, w->first_us);
+
+    at = w->req->submitted_us;
+    done->total_us = stage_time(&at, now);
+}
+
+
 /* all answers are complete */
 
 static void
@@ -474,36 +522,13 @@ compute_done(vlm_engine_t *e, vlm_work_t *w)
         done->completion_tokens += (uint32_t) w->choices[i].generated.len;
     }
 
-    if (w->in.received_ms != 0
-        && w->in.received_ms * 1000 < req->submitted_us)
-    {
-        done->receive_us = (uint32_t) (req->submitted_us
-                                       - w->in.received_ms * 1000);
-    }
-
-    done->queue_us = (uint32_t) (w->started_us - req->submitted_us);
-    done->decode_us = (uint32_t) (w->decoded_us - w->started_us);
-
-    if (w->in.npictures != 0) {
-        done->encode_us = (uint32_t) (w->encoded_us - w->decoded_us);
-        done->prefill_us = (uint32_t) (w->first_us - w->encoded_us);
-
-    } else {
-        done->prefill_us = (uint32_t) (w->first_us - w->started_us);
-    }
-
-    done->first_token_us = (uint32_t) (w->first_us - req->submitted_us);
-    done->total_us = (uint32_t) (now - req->submitted_us);
+    compute_times(w, done, now);
 
     done->noutcomes = w->in.npictures < VLM_MAX_CACHE_OUTCOMES
                       ? w->in.npictures : VLM_MAX_CACHE_OUTCOMES;
 
     for (i = 0; i < done->noutcomes; i++) {
         done->outcomes[i] = (uint8_t) vlm_embed_outcome(&w->pics[i].cache);
-    }
-
-    if (w->cached_us > w->started_us) {
-        done->cache_us = (uint32_t) (w->cached_us - w->started_us);
     }
 
     req->answer = w->choices[0].generated;

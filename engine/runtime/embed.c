@@ -681,7 +681,7 @@ embed_claim(vlm_engine_t *e, vlm_work_t *w)
 
         case VLM_JOIN_HIT:
             w->nwaiting--;
-            w->cached_us = vlm_now_us();
+            w->cached_us = w->first_us == 0 ? vlm_now_us() : w->cached_us;
             embed_ready(w, pic);
             break;
 
@@ -754,7 +754,6 @@ embed_go(vlm_engine_t *e, vlm_work_t *w)
         }
 
     } else if (embed_missing(w) == 0) {
-        w->encoded_us = w->first_us == 0 ? vlm_now_us() : w->encoded_us;
         embed_release(e, w);
         embed_stage(e, w, VLM_STAGE_PREFILL);
 
@@ -851,8 +850,11 @@ vlm_embed_encoded(vlm_engine_t *e, vlm_work_t *w, int32_t n,
     p->outcome = VLM_CACHE_MISS;
     embed_ready(w, pic);
 
-    if (embed_missing(w) == 0 && w->first_us == 0) {
+    if (w->first_us == 0) {
         w->encoded_us = vlm_now_us();
+    }
+
+    if (embed_missing(w) == 0) {
         embed_stage(e, w, VLM_STAGE_PREFILL);
     }
 

@@ -133,11 +133,13 @@ struct vlm_work_s {
     uint32_t            nended;
     int32_t             cached;         /* tokens of the prompt */
 
-    uint64_t            started_us;     /* 0: not yet */
+    /* the last time before the first token, 0: never */
+
+    uint64_t            started_us;
     uint64_t            decoded_us;
-    uint64_t            encoded_us;
+    uint64_t            encoded_us;     /* by the tower, for this request */
+    uint64_t            cached_us;      /* had from the cache, not at once */
     uint64_t            first_us;
-    uint64_t            cached_us;      /* the last hit while it ran; or 0 */
 };
 
 void vlm_work_free(vlm_work_t *w);

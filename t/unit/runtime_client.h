@@ -38,6 +38,7 @@ typedef struct {
     uint64_t            region;         /* in the arena */
     char                order[64];      /* a letter for each kind of event */
     vlm_buf_t           text;
+    vlm_buf_t           logprobs;       /* of all events */
     uint32_t            ntokens;
     vlm_event_admitted_t  admitted;
     uint32_t            stage;
@@ -66,6 +67,7 @@ typedef struct {
     vlm_sampling_t      sampling;
     uint32_t            flags;
     uint64_t            deadline_ms;
+    uint64_t            received_ms;
     const char         *scope;
     const uint8_t      *digests[4];     /* NULL: left to the engine */
 } question_t;
@@ -210,6 +212,7 @@ client_close(client_t *c)
 
     for (i = 0; i < MAX_SLOTS; i++) {
         vlm_buf_free(&c->slots[i].text);
+        vlm_buf_free(&c->slots[i].logprobs);
     }
 }
 
@@ -244,6 +247,7 @@ client_ask(client_t *c, uint32_t slot, const question_t *q)
 
     h = &c->slots[slot];
     vlm_buf_free(&h->text);
+    vlm_buf_free(&h->logprobs);
     n = (int) h->generation;
     memset(h, 0, sizeof(*h));
     h->generation = (uint32_t) n + 1;
@@ -294,6 +298,7 @@ client_ask(client_t *c, uint32_t slot, const question_t *q)
     req.sampling = q->sampling;
     req.flags = q->flags;
     req.deadline_ms = q->deadline_ms;
+    req.received_ms = q->received_ms;
 
     if (req.sampling.nchoices == 0) {
         req.sampling.nchoices = 1;
@@ -360,6 +365,7 @@ client_hear(client_t *c, const vlm_event_t *ev)
 
     case VLM_EVENT_TEXT:
         vlm_buf_append(&h->text, ev->text, ev->u.text.length);
+        vlm_buf_append(&h->logprobs, ev->logprobs, ev->u.text.nlogprobs);
         h->ntokens += ev->u.text.ntokens;
         break;
 
