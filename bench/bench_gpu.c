@@ -1,38 +1,23 @@
 
 /*
  * The CUDA device at the shapes of known models, random weights: decoding in
- * per cent of a measured copy, prompts and vision towers in per cent of a
- * measured product, decoding beside an encoder.
+ * per cent of a measured copy, prompts and vision towers in per cent of what
+ * the library does for products of the same shapes, decoding beside an
+ * encoder.
  *
  * usage: bench_gpu [-s seconds a line] [-f text in a line]
- *        bench_gpu -e      the shim with tiny shapes: does it run at all?
+ *        bench_gpu --dry   the shim with tiny shapes: does it run at all?
  */
 
-#include <math.h>
+#include <getopt.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "kernels/cuda/vlm_cuda.h"
+#include "bench/bench_gpu.h"
 
 
-#define BLOCK       16
-#define CONTEXT     512             /* tokens in the cache when decoding */
 #define STEPS       200             /* for percentiles */
 
-
-typedef struct {
-    const char         *name;
-    int                 layers, hidden, heads, kv_heads, dim, inter, vocab;
-} text_shape_t;
-
-typedef struct {
-    const char         *name;
-    int                 layers, width, heads, dim, inter, rows, pictures;
-} vision_shape_t;
 
 static const text_shape_t  texts[] = {
     { "Qwen2-VL-2B", 28, 1536, 12, 2, 128, 8960, 151936 },
@@ -41,6 +26,7 @@ static const text_shape_t  texts[] = {
 
 static const vision_shape_t  visions[] = {
     { "Qwen2-VL tower", 32, 1280, 16, 80, 5120, 1024, 4 },
+    { "Qwen2-VL tower", 32, 1280, 16, 80, 5120, 5476, 1 },
     { "SigLIP-400M", 27, 1152, 16, 72, 4304, 729, 8 },
     { "InternViT-300M", 24, 1024, 16, 64, 4096, 1025, 8 },
     { "InternViT-6B", 45, 3200, 25, 128, 12800, 1025, 4 }
@@ -50,440 +36,6 @@ static const text_shape_t    tiny_text =
     { "tiny", 2, 64, 4, 2, 16, 128, 256 };
 static const vision_shape_t  tiny_vision =
     { "tiny tower", 2, 64, 4, 16, 128, 36, 2 };
-
-typedef struct {
-    vlm_device_t       *dev;
-    const vlm_ops_t    *ops;
-    int                 emu;
-    double              seconds;
-    const char         *filter;
-    double              copy;           /* measured: bytes a second */
-    double              product;        /* flops a second */
-    uint16_t           *random;         /* bf16, of the largest weight */
-    size_t              nrandom;
-} bench_t;
-
-typedef struct {
-    vlm_weight_t        qkv, out, up, down;
-} layer_t;
-
-/* all that a model needs to run, in its shape */
-
-typedef struct {
-    bench_t            *b;
-    vlm_queue_t        *q;
-    int                 layers;
-    layer_t            *layer;
-    vlm_weight_t        head;
-    float              *gain;           /* and bias: all the same */
-    vlm_tensor_t        x, h, qkv, wide, out, logits, table;
-    void               *kv;
-    size_t              kv_bytes;       /* of a layer */
-    double              weight_bytes;
-
-    const text_shape_t   *text;
-    const vision_shape_t *vision;
-    vlm_segments_t      seg;
-    int32_t            *start;
-    vlm_step_t          step;
-    vlm_step_host_t     host;
-    vlm_rope_t          rope;
-    int32_t            *ints;
-    vlm_sample_t       *params;
-    vlm_sampled_t      *sampled;
-} model_t;
-
-typedef void (*pass_pt)(model_t *m);
-
-
-static double
-now(void)
-{
-    struct timespec  ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-
-    return (double) ts.tv_sec + 1e-9 * (double) ts.tv_nsec;
-}
-
-
-static void
-stop(const char *what, const char *why)
-{
-    fprintf(stderr, "bench_gpu: %s: %s\n", what, why);
-    exit(1);
-}
-
-
-static void
-finish(model_t *m)
-{
-    char  err[256];
-
-    if (m->b->ops->sync(m->q, err, sizeof(err)) != 0) {
-        stop(m->b->ops->name, err);
-    }
-}
-
-
-static void *
-memory(size_t size)
-{
-    void  *p = calloc(1, size);
-
-    if (p == NULL) {
-        stop("memory", "none");
-    }
-
-    return p;
-}
-
-
-static void *
-device_memory(bench_t *b, size_t size)
-{
-    void  *p = b->ops->alloc(b->dev, size);
-
-    if (p == NULL) {
-        stop("device memory", "none");
-    }
-
-    return p;
-}
-
-
-static vlm_tensor_t
-tensor(bench_t *b, int64_t rows, int64_t cols, vlm_dtype_t dtype)
-{
-    vlm_tensor_t  t;
-
-    t.device = b->dev;
-    t.dtype = dtype;
-    t.rows = rows;
-    t.cols = (int32_t) cols;
-    t.stride = cols;
-    t.data = device_memory(b, (size_t) (rows * cols) * vlm_dtype_size(dtype));
-
-    return t;
-}
-
-
-/* small values: what is computed from them stays finite */
-
-static void
-fill_random(bench_t *b, size_t n)
-{
-    size_t    i;
-    uint64_t  s = 1;
-
-    b->random = memory(n * sizeof(uint16_t));
-    b->nrandom = n;
-
-    for (i = 0; i < n; i++) {
-        s = s * 6364136223846793005u + 1442695040888963407u;
-
-        /* 2^-8 to 2^-6, of both signs */
-        b->random[i] = (uint16_t) ((s >> 63 << 15) | 0x3b80
-                                   | ((s >> 40) & 0xff));
-    }
-}
-
-
-static vlm_weight_t
-weight(model_t *m, int64_t n, int64_t k, int gated)
-{
-    char               err[256];
-    bench_t           *b = m->b;
-    vlm_weight_t       w;
-    vlm_host_matrix_t  parts[2];
-
-    parts[0].data = b->random;
-    parts[0].dtype = VLM_BF16;
-    parts[0].rows = gated ? n / 2 : n;
-    parts[0].cols = k;
-    parts[1] = parts[0];
-
-    if ((size_t) (n * k) > b->nrandom
-        || b->ops->weight_create(b->dev, &w,
-                                 gated ? VLM_WEIGHT_GATED : VLM_WEIGHT_PLAIN,
-                                 parts, NULL, gated ? 2 : 1, err,
-                                 sizeof(err))
-           != 0)
-    {
-        stop("weight", err);
-    }
-
-    m->weight_bytes += (double) (n * k) * 2;
-
-    return w;
-}
-
-
-static void
-make_layers(model_t *m, int64_t width, int64_t qkv, int64_t attn,
-    int64_t inter, int gated)
-{
-    int       i;
-    float    *ones;
-    int64_t   k;
-
-    m->layer = memory((size_t) m->layers * sizeof(layer_t));
-
-    for (i = 0; i < m->layers; i++) {
-        m->layer[i].qkv = weight(m, qkv, width, 0);
-        m->layer[i].out = weight(m, width, attn, 0);
-        m->layer[i].up = weight(m, gated ? 2 * inter : inter, width, gated);
-        m->layer[i].down = weight(m, width, inter, 0);
-    }
-
-    ones = memory((size_t) width * sizeof(float));
-
-    for (k = 0; k < width; k++) {
-        ones[k] = 1.0f;
-    }
-
-    m->gain = device_memory(m->b, (size_t) width * sizeof(float));
-    m->b->ops->upload(m->q, m->gain, ones, (size_t) width * sizeof(float));
-    finish(m);
-    free(ones);
-}
-
-
-/* sequences of as many rows each, behind "context" tokens */
-
-static void
-make_step(model_t *m, int nseqs, int rows, int context)
-{
-    int      i, s, blocks;
-    int32_t *p;
-
-    blocks = (context + rows) / BLOCK + 1;
-    m->ints = p = memory(((size_t) nseqs * (2 + blocks) + 1
-                          + (size_t) nseqs * rows * 4) * sizeof(int32_t));
-
-    m->host.nseqs = nseqs;
-    m->host.nrows = nseqs * rows;
-    m->host.max_blocks = blocks;
-    m->host.row_start = p;
-
-    for (s = 0; s <= nseqs; s++) {
-        *p++ = s * rows;
-    }
-
-    m->host.context = p;
-
-    for (s = 0; s < nseqs; s++) {
-        *p++ = context;
-    }
-
-    m->host.blocks = p;
-
-    for (i = 0; i < nseqs * blocks; i++) {
-        *p++ = i;
-    }
-
-    m->host.ids = p;
-    p += m->host.nrows;
-    m->host.positions = p;
-
-    for (i = 0; i < 3 * m->host.nrows; i++) {
-        *p++ = context + i % rows;
-    }
-}
-
-
-static void
-text_open(model_t *m, bench_t *b, const text_shape_t *t, int nseqs, int rows,
-    int context)
-{
-    int      i;
-    int64_t  all, n;
-
-    memset(m, 0, sizeof(model_t));
-    m->b = b;
-    m->text = t;
-    m->layers = t->layers;
-    m->q = b->ops->queue_create(b->dev, 0);
-    all = (int64_t) (t->heads + 2 * t->kv_heads) * t->dim;
-    n = (int64_t) nseqs * rows;
-
-    make_layers(m, t->hidden, all, (int64_t) t->heads * t->dim, t->inter, 1);
-    m->head = weight(m, t->vocab, t->hidden, 0);
-    make_step(m, nseqs, rows, context);
-
-    m->rope.npairs = t->dim / 2;
-    m->rope.naxes = 3;
-
-    for (i = 0; i < m->rope.npairs; i++) {
-        m->rope.inv_freq[i] = powf(1e6f, -2.0f * (float) i / (float) t->dim);
-        m->rope.axis[i] = (uint8_t) (i % 3);
-    }
-
-    m->kv_bytes = (size_t) nseqs * m->host.max_blocks
-                  * b->ops->kv_block_bytes(b->dev, BLOCK, t->kv_heads,
-                                           t->dim);
-    m->kv = device_memory(b, m->kv_bytes * t->layers);
-
-    m->x = tensor(b, n, t->hidden, b->ops->act_dtype);
-    m->h = tensor(b, n, (int64_t) t->heads * t->dim, b->ops->act_dtype);
-    m->qkv = tensor(b, n, all, b->ops->act_dtype);
-    m->wide = tensor(b, n, t->inter, b->ops->act_dtype);
-    m->out = tensor(b, nseqs, t->hidden, b->ops->act_dtype);
-    m->logits = tensor(b, nseqs, t->vocab, VLM_F32);
-
-    m->params = memory(nseqs * sizeof(vlm_sample_t));
-    m->sampled = memory(nseqs * sizeof(vlm_sampled_t));
-
-    for (i = 0; i < nseqs; i++) {
-        m->params[i].top_p = 1;
-        m->params[i].repetition = 1;
-        m->params[i].ntop = -1;
-    }
-}
-
-
-/* hidden and heads * dim are equal in the shapes above */
-
-static void
-text_pass(model_t *m)
-{
-    int                  i;
-    vlm_kv_t             kv;
-    vlm_queue_t         *q = m->q;
-    const vlm_ops_t     *o = m->b->ops;
-    const text_shape_t  *t = m->text;
-
-    kv.device = m->b->dev;
-    kv.nblocks = m->host.nseqs * m->host.max_blocks;
-    kv.block_size = BLOCK;
-    kv.kv_heads = t->kv_heads;
-    kv.head_dim = t->dim;
-
-    o->step_upload(q, &m->step, &m->host, &m->rope);
-    o->embed(q, &m->x, &m->head, &m->step);
-
-    for (i = 0; i < m->layers; i++) {
-        kv.data = (char *) m->kv + m->kv_bytes * i;
-
-        o->norm(q, &m->h, &m->x, m->gain, NULL, 1e-6f, VLM_NORM_RMS);
-        o->linear(q, &m->qkv, &m->h, &m->layer[i].qkv, VLM_ACT_NONE, NULL);
-        o->rope_kv(q, &m->step, &m->qkv, t->heads, &kv, NULL, NULL, 1e-6f);
-        o->attention(q, &m->step, &m->h, &m->qkv, t->heads, &kv);
-        o->linear(q, &m->x, &m->h, &m->layer[i].out, VLM_ACT_NONE, &m->x);
-        o->norm(q, &m->h, &m->x, m->gain, NULL, 1e-6f, VLM_NORM_RMS);
-        o->linear(q, &m->wide, &m->h, &m->layer[i].up, VLM_ACT_SILU, NULL);
-        o->linear(q, &m->x, &m->wide, &m->layer[i].down, VLM_ACT_NONE,
-                  &m->x);
-    }
-
-    o->gather(q, &m->out, &m->x, m->host.row_start, m->host.nseqs);
-    o->linear(q, &m->logits, &m->out, &m->head, VLM_ACT_NONE, NULL);
-    o->sample(q, &m->logits, m->params, m->sampled);
-}
-
-
-static void
-vision_open(model_t *m, bench_t *b, const vision_shape_t *v)
-{
-    int      i;
-    int64_t  n, all;
-
-    memset(m, 0, sizeof(model_t));
-    m->b = b;
-    m->vision = v;
-    m->layers = v->layers;
-    m->q = b->ops->queue_create(b->dev, 1);
-    n = (int64_t) v->rows * v->pictures;
-    all = (int64_t) v->heads * v->dim;
-
-    make_layers(m, v->width, 3 * all, all, v->inter, 0);
-
-    m->start = memory((v->pictures + 1) * sizeof(int32_t));
-
-    for (i = 0; i <= v->pictures; i++) {
-        m->start[i] = i * v->rows;
-    }
-
-    m->seg.nsegments = v->pictures;
-    m->seg.start = m->start;
-    m->seg.heads = v->heads;
-    m->seg.head_dim = v->dim;
-
-    m->kv = device_memory(b, b->ops->vision_kv_bytes(b->dev, &m->seg));
-    m->x = tensor(b, n, v->width, b->ops->act_dtype);
-    m->h = tensor(b, n, v->width, b->ops->act_dtype);
-    m->qkv = tensor(b, n, 3 * all, b->ops->act_dtype);
-    m->wide = tensor(b, n, v->inter, b->ops->act_dtype);
-    m->table = tensor(b, n, v->dim, VLM_F32);
-}
-
-
-static void
-vision_layer(model_t *m, int i)
-{
-    vlm_queue_t      *q = m->q;
-    const vlm_ops_t  *o = m->b->ops;
-
-    o->norm(q, &m->h, &m->x, m->gain, m->gain, 1e-6f, VLM_NORM_LAYER);
-    o->linear(q, &m->qkv, &m->h, &m->layer[i].qkv, VLM_ACT_NONE, NULL);
-    o->vision_rope(q, &m->seg, &m->qkv, &m->table, 0, m->kv);
-    o->vision_attention(q, &m->seg, &m->h, &m->qkv, 0, m->kv);
-    o->linear(q, &m->x, &m->h, &m->layer[i].out, VLM_ACT_NONE, &m->x);
-    o->norm(q, &m->h, &m->x, m->gain, m->gain, 1e-6f, VLM_NORM_LAYER);
-    o->linear(q, &m->wide, &m->h, &m->layer[i].up, VLM_ACT_GELU_TANH, NULL);
-    o->linear(q, &m->x, &m->wide, &m->layer[i].down, VLM_ACT_NONE, &m->x);
-}
-
-
-static void
-vision_pass(model_t *m)
-{
-    int  i;
-
-    for (i = 0; i < m->layers; i++) {
-        vision_layer(m, i);
-    }
-}
-
-
-static void
-model_close(model_t *m)
-{
-    int               i;
-    bench_t          *b = m->b;
-    const vlm_ops_t  *o = b->ops;
-
-    for (i = 0; i < m->layers; i++) {
-        o->weight_destroy(&m->layer[i].qkv);
-        o->weight_destroy(&m->layer[i].out);
-        o->weight_destroy(&m->layer[i].up);
-        o->weight_destroy(&m->layer[i].down);
-    }
-
-    if (m->text != NULL) {
-        o->weight_destroy(&m->head);
-        o->free(b->dev, m->out.data);
-        o->free(b->dev, m->logits.data);
-        o->step_free(b->dev, &m->step);
-
-    } else {
-        o->free(b->dev, m->table.data);
-    }
-
-    o->free(b->dev, m->x.data);
-    o->free(b->dev, m->h.data);
-    o->free(b->dev, m->qkv.data);
-    o->free(b->dev, m->wide.data);
-    o->free(b->dev, m->kv);
-    o->free(b->dev, m->gain);
-    o->queue_destroy(m->q);
-
-    free(m->layer);
-    free(m->start);
-    free(m->ints);
-    free(m->params);
-    free(m->sampled);
-}
 
 
 /* the best time of one pass */
@@ -518,17 +70,75 @@ copy_pass(model_t *m)
 }
 
 
+/* a layer's products and nothing else, as the library does them */
+
 static void
 product_pass(model_t *m)
 {
-    m->b->ops->linear(m->q, &m->h, &m->x, &m->head, VLM_ACT_NONE, NULL);
+    vlm_weight_t      up;
+    const layer_t    *l = &m->layer[0];
+    const vlm_ops_t  *o = m->b->ops;
+
+    up = l->up;
+    up.layout = VLM_WEIGHT_PLAIN;
+
+    o->linear(m->q, &m->qkv, &m->x, &l->qkv, VLM_ACT_NONE, NULL);
+    o->linear(m->q, &m->x, &m->h, &l->out, VLM_ACT_NONE, NULL);
+    o->linear(m->q, m->text != NULL ? &m->both : &m->wide, &m->x, &up,
+              VLM_ACT_NONE, NULL);
+    o->linear(m->q, &m->x, &m->wide, &l->down, VLM_ACT_NONE, NULL);
 }
 
 
-/* what all else is compared with */
+/* all layers' attention and nothing else */
 
 static void
-measure_roofs(bench_t *b)
+attention_pass(model_t *m)
+{
+    int               i;
+    vlm_kv_t          kv;
+    const vlm_ops_t  *o = m->b->ops;
+
+    for (i = 0; i < m->layers; i++) {
+
+        if (m->text != NULL) {
+            kv = text_cache(m, i);
+            o->attention(m->q, &m->step, &m->h, &m->qkv, m->text->heads,
+                         &kv);
+
+        } else {
+            o->vision_attention(m->q, &m->seg, &m->h, &m->qkv, 0, m->kv);
+        }
+    }
+}
+
+
+/*
+ * A pass over many rows beside its products: "products" are the flops of
+ * them in all layers, "flops" all that the pass does.
+ */
+
+static double
+report_flops(model_t *m, const char *name, double products, double flops)
+{
+    double  time, attention, library;
+
+    time = best_time(m, m->text != NULL ? text_pass : vision_pass);
+    attention = best_time(m, attention_pass);
+    library = products / m->layers / best_time(m, product_pass);
+
+    printf("%-26s %8.2f ms %6.1f TFLOP/s  %5.1f %% of the products' %.1f, "
+           "attention %.2f ms\n", name, time * 1e3, flops / time / 1e12,
+           flops / time / library * 100, library / 1e12, attention * 1e3);
+
+    return time;
+}
+
+
+/* what decoding is compared with: bytes read and bytes written */
+
+static void
+measure_copy(bench_t *b)
 {
     int64_t  n;
     model_t  m;
@@ -543,19 +153,9 @@ measure_roofs(bench_t *b)
     b->copy = (double) (4 * n * n) * 4 / best_time(&m, copy_pass);
     b->ops->free(b->dev, m.x.data);
     b->ops->free(b->dev, m.h.data);
-
-    n = b->emu ? 64 : 8192;
-    m.x = tensor(b, n, n, VLM_BF16);
-    m.h = tensor(b, n, n, VLM_BF16);
-    m.head = weight(&m, n, n, 0);
-    b->product = 2.0 * (double) (n * n * n) / best_time(&m, product_pass);
-    b->ops->free(b->dev, m.x.data);
-    b->ops->free(b->dev, m.h.data);
-    b->ops->weight_destroy(&m.head);
     b->ops->queue_destroy(m.q);
 
-    printf("copy %.0f GB/s, product %.1f TFLOP/s\n", b->copy / 1e9,
-           b->product / 1e12);
+    printf("copy %.0f GB/s\n", b->copy / 1e9);
 }
 
 
@@ -563,6 +163,56 @@ static int
 wanted(const bench_t *b, const char *name)
 {
     return strstr(name, b->filter) != NULL;
+}
+
+
+/* a model that is too large for the card is left out */
+
+static int
+fits(const bench_t *b, const char *name, double bytes)
+{
+    size_t  left, total;
+
+    if (b->emu || vlm_cuda_memory(b->dev, &left, &total) != 0
+        || bytes < (double) left)
+    {
+        return 1;
+    }
+
+    printf("%-26s left out: about %.1f GB are needed, %.1f of %.1f are left\n",
+           name, bytes / 1e9, (double) left / 1e9, (double) total / 1e9);
+
+    return 0;
+}
+
+
+/* weights, cache, rows, and a tenth */
+
+static double
+text_bytes(const text_shape_t *t, int nseqs, int rows, int context)
+{
+    double  all, layer, row;
+
+    all = (double) (2 * t->heads + 2 * t->kv_heads) * t->dim;
+    layer = t->hidden * (all + 3.0 * t->inter);
+    row = 3.0 * t->hidden + all + 5.0 * t->inter;
+
+    return 2.2 * (t->layers * layer + (double) t->vocab * t->hidden
+                  + nseqs * (t->layers * 2.0 * t->kv_heads * t->dim
+                             * (context + rows + BLOCK)
+                             + rows * row + 2.0 * t->vocab));
+}
+
+
+static double
+vision_bytes(const vision_shape_t *v)
+{
+    double  layer, row;
+
+    layer = (double) v->width * (4 * v->width + 2 * v->inter);
+    row = 7.0 * v->width + 3.0 * v->inter;
+
+    return 2.2 * (v->layers * layer + (double) v->rows * v->pictures * row);
 }
 
 
@@ -575,7 +225,9 @@ bench_decode(bench_t *b, const text_shape_t *t, int batch)
 
     snprintf(name, sizeof(name), "%s decode %d", t->name, batch);
 
-    if (!wanted(b, name)) {
+    if (!wanted(b, name)
+        || !fits(b, name, text_bytes(t, batch, 1, CONTEXT)))
+    {
         return;
     }
 
@@ -595,24 +247,22 @@ static void
 bench_prefill(bench_t *b, const text_shape_t *t, int rows)
 {
     char     name[64];
-    double   time, flops;
+    double   products, attention;
     model_t  m;
 
     snprintf(name, sizeof(name), "%s prefill %d", t->name, rows);
 
-    if (!wanted(b, name)) {
+    if (!wanted(b, name) || !fits(b, name, text_bytes(t, 1, rows, 0))) {
         return;
     }
 
     text_open(&m, b, t, 1, rows, 0);
-    time = best_time(&m, text_pass);
 
     /* two bytes a weight; half of all pairs of rows attend */
-    flops = (m.weight_bytes - (double) t->vocab * t->hidden * 2) * rows
-            + 2.0 * t->layers * t->heads * t->dim * (double) rows * rows;
+    products = (m.weight_bytes - (double) t->vocab * t->hidden * 2) * rows;
+    attention = 2.0 * t->layers * t->heads * t->dim * (double) rows * rows;
 
-    printf("%-26s %8.2f ms %8.1f TFLOP/s  %5.1f %% of the product\n", name,
-           time * 1e3, flops / time / 1e12, flops / time / b->product * 100);
+    (void) report_flops(&m, name, products, products + attention);
     model_close(&m);
 }
 
@@ -621,25 +271,23 @@ static void
 bench_vision(bench_t *b, const vision_shape_t *v)
 {
     char     name[64];
-    double   time, flops;
+    double   time, products, attention;
     model_t  m;
 
     snprintf(name, sizeof(name), "%s %d x %d", v->name, v->pictures, v->rows);
 
-    if (!wanted(b, name)) {
+    if (!wanted(b, name) || !fits(b, name, vision_bytes(v))) {
         return;
     }
 
     vision_open(&m, b, v);
-    time = best_time(&m, vision_pass);
 
-    flops = m.weight_bytes * v->rows * v->pictures
-            + 4.0 * v->layers * v->heads * v->dim * v->pictures
-              * (double) v->rows * v->rows;
+    products = m.weight_bytes * v->rows * v->pictures;
+    attention = 4.0 * v->layers * v->heads * v->dim * v->pictures
+                * (double) v->rows * v->rows;
 
-    printf("%-26s %8.2f ms %8.1f TFLOP/s  %5.1f %% of the product "
-           "%7.2f ms a picture\n", name, time * 1e3, flops / time / 1e12,
-           flops / time / b->product * 100, time * 1e3 / v->pictures);
+    time = report_flops(&m, name, products, products + attention);
+    printf("%-26s %8.2f ms\n", "  a picture", time * 1e3 / v->pictures);
     model_close(&m);
 }
 
@@ -747,7 +395,7 @@ static void
 bench_tiny(bench_t *b)
 {
     fill_random(b, 64 * 1024);
-    measure_roofs(b);
+    measure_copy(b);
     bench_decode(b, &tiny_text, 1);
     bench_decode(b, &tiny_text, 3);
     bench_prefill(b, &tiny_text, 33);
@@ -763,12 +411,13 @@ bench_all(bench_t *b)
 
     /* the greatest: the head of the 7B */
     fill_random(b, (size_t) texts[1].vocab * texts[1].hidden);
-    measure_roofs(b);
+    measure_copy(b);
 
     for (i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         bench_decode(b, &texts[i], 1);
         bench_decode(b, &texts[i], 8);
         bench_decode(b, &texts[i], 64);
+        bench_prefill(b, &texts[i], 512);
         bench_prefill(b, &texts[i], 2048);
     }
 
@@ -788,12 +437,16 @@ main(int argc, char **argv)
     bench_t             b;
     vlm_cuda_options_t  options;
 
+    static const struct option  names[] = {
+        { "dry", no_argument, NULL, 'n' }, { NULL, 0, NULL, 0 }
+    };
+
     memset(&b, 0, sizeof(bench_t));
     memset(&options, 0, sizeof(options));
     b.seconds = 1.0;
     b.filter = "";
 
-    while ((opt = getopt(argc, argv, "s:f:e")) != -1) {
+    while ((opt = getopt_long(argc, argv, "s:f:", names, NULL)) != -1) {
 
         switch (opt) {
 
@@ -805,13 +458,13 @@ main(int argc, char **argv)
             b.filter = optarg;
             break;
 
-        case 'e':
+        case 'n':
             b.emu = 1;
             b.seconds = 0;
             break;
 
         default:
-            fprintf(stderr, "usage: %s [-s seconds] [-f text] | -e\n",
+            fprintf(stderr, "usage: %s [-s seconds] [-f text] | --dry\n",
                     argv[0]);
             return 2;
         }
