@@ -8,12 +8,30 @@ CUDA_ARCHS ?= 80 89 90
 ifneq ($(CUDA),0)
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) \
     $(wildcard /usr/local/cuda/bin/nvcc build-nvcc/cuda/bin/nvcc))
+NVCC := $(NVCC)
 endif
 
 # sanitized variants test the sources on the host
 
 ifneq ($(SANFLAGS),)
 override NVCC :=
+endif
+
+# the compiler alone is not enough
+
+ifneq ($(NVCC),)
+
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+
+CUDART := $(firstword $(wildcard $(foreach d,lib64 lib \
+    targets/x86_64-linux/lib lib/x86_64-linux-gnu,\
+    $(CUDA_HOME)/$(d)/libcudart_static.a)))
+
+ifeq ($(and $(CUDART),$(wildcard $(CUDA_HOME)/include/cublasLt.h)),)
+$(warning $(NVCC) without cublasLt.h or libcudart_static.a: no CUDA)
+override NVCC :=
+endif
+
 endif
 
 cuda_cu := $(wildcard kernels/cuda/*.cu)
@@ -44,8 +62,6 @@ $(B)/kernels/emu/%.o: kernels/cuda/%.cu
 
 ifneq ($(NVCC),)
 
-CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-
 cuda_gencode := $(foreach a,$(CUDA_ARCHS),-gencode \
     arch=compute_$(a),code=sm_$(a)) -gencode \
     arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword \
@@ -59,10 +75,7 @@ NVCC_FLAGS = -std=c++14 -O3 -D_GNU_SOURCE -I. $(cuda_gencode) --threads 2 \
 
 cuda_obj := $(patsubst %.cu,build-cuda/%.o,$(cuda_cu))
 
-LIBS += -Wl,-rpath,'$$ORIGIN' $(firstword $(wildcard \
-    $(CUDA_HOME)/lib64/libcudart_static.a \
-    $(CUDA_HOME)/lib/libcudart_static.a \
-    $(CUDA_HOME)/targets/x86_64-linux/lib/libcudart_static.a)) -ldl -lrt
+LIBS += -Wl,-rpath,'$$ORIGIN' $(CUDART) -ldl -lrt
 
 # what ptxas says of each kernel stays beside the object
 
