@@ -4,12 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/channel/vlm_logprob.h"
 #include "ngx_vlm_module/core/vlm_accept.h"
+#include "ngx_vlm_module/core/vlm_answer.h"
 #include "ngx_vlm_module/core/vlm_form.h"
 #include "ngx_vlm_module/core/vlm_out.h"
 
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t size);
+static void logprobs(const uint8_t *p, size_t size);
 static void check(int condition);
 
 
@@ -61,7 +64,57 @@ LLVMFuzzerTestOneInput(const uint8_t *p, size_t size)
 
     free(copy);
 
+    logprobs(p, size);
+
     return 0;
+}
+
+
+/* what is read is in its limits, and written again gives the same bytes */
+
+static void
+logprobs(const uint8_t *p, size_t size)
+{
+    size_t           n, pos, used;
+    uint8_t         *copy, *again;
+    uint32_t         i;
+    vlm_out_t        o;
+    vlm_logprobs_t   entry;
+
+    copy = malloc(size + 1);
+    again = malloc(size + 1);
+    memcpy(copy, p, size);
+
+    used = 0;
+
+    for (pos = 0; pos < size; pos += n) {
+
+        n = vlm_logprobs_read(copy + pos, size - pos, &entry);
+
+        if (n == 0) {
+            break;
+        }
+
+        check(n <= size - pos && entry.ntop <= VLM_MAX_TOP_LOGPROBS);
+
+        for (i = 0; i < entry.ntop; i++) {
+            check(entry.top[i].length <= VLM_MAX_TOKEN_BYTES
+                  && entry.top[i].logprob <= 0
+                  && entry.top[i].logprob >= VLM_MIN_LOGPROB);
+        }
+
+        used = vlm_logprobs_append(again, size, used, &entry);
+    }
+
+    check(used == pos && memcmp(again, copy, used) == 0);
+    check((pos < size) == (vlm_logprobs_count(copy, size) == -1));
+
+    vlm_out_init(&o, NULL, 0);
+    vlm_json_finish(&o, VLM_FINISH_STOP, copy, size);
+    check(o.len > 0);
+
+    free(copy);
+    free(again);
 }
 
 
