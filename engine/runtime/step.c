@@ -10,6 +10,10 @@
 #include "engine/runtime/internal.h"
 
 
+/* beside answers, in the first step that has any */
+#define FIRST_PROMPT_ROWS   4
+
+
 static int tables_fill(vlm_engine_t *e, vlm_decode_batch_t *batch,
     vlm_error_t *err);
 static void tables_rows(vlm_engine_t *e, const vlm_plan_entry_t *entry,
@@ -131,15 +135,26 @@ vlm_step(vlm_engine_t *e)
 static int32_t
 step_prompt_rows(const vlm_engine_t *e)
 {
-    double  us;
+    double   us;
+    int32_t  most;
 
     us = vlm_pace_allowance(&e->pace, vlm_answers(e));
 
-    if (us > 0 && vlm_encode_busy(e)) {
+    if (us < 0) {
+        return e->conf.max_rows;
+    }
+
+    if (vlm_encode_busy(e)) {
         us /= 2;
     }
 
-    return vlm_pace_rows(&e->pace, us, e->conf.max_rows);
+    /* what a few rows cost says little about many: not too much at a time */
+
+    most = e->plan.nstreams > 0 ? e->plan.rows - e->plan.nstreams : 0;
+    most = 2 * most + FIRST_PROMPT_ROWS;
+
+    return vlm_pace_rows(&e->pace, us,
+                         most < e->conf.max_rows ? most : e->conf.max_rows);
 }
 
 
@@ -148,10 +163,13 @@ step_prompt_rows(const vlm_engine_t *e)
 static int
 step_plan(vlm_engine_t *e, vlm_error_t *err)
 {
+    int32_t     rows;
     vlm_seq_t  *seq;
 
+    rows = step_prompt_rows(e);
+
     for ( ;; ) {
-        vlm_sched_plan(&e->sched, step_prompt_rows(e), &e->plan);
+        vlm_sched_plan(&e->sched, rows, &e->plan);
 
         if (vlm_sched_take(&e->sched, &e->plan) == VLM_OK) {
             return VLM_OK;
