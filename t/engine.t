@@ -117,6 +117,7 @@ for my $case (
     [['decode', 'x.png'], 2, qr/--out is missing/],
     [['pixels', $demo, 'x.png'], 2, qr/--out is missing/],
     [['run', '--model', $demo], 2, qr/--prompt is missing/],
+    [['run', '--model', $demo, '--prompt', ''], 2, qr/--prompt is missing/],
     [['run', '--prompt', 'x'], 2, qr/--model is missing/],
     [['run', '--model', $demo, '--messages', 'm', '--prompt', 'x'], 2,
      qr/--messages does not go with --prompt/],

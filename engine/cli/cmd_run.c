@@ -78,7 +78,11 @@ run_check(vlm_options_t *o, vlm_error_t *err)
                         "--prompt or --system");
     }
 
-    if (o->messages == NULL && o->prompt == NULL && o->nimages == 0) {
+    /* empty is absent, as in a form */
+
+    if (o->messages == NULL && o->nimages == 0
+        && (o->prompt == NULL || o->prompt[0] == '\0'))
+    {
         return vlm_fail(err, 400, NULL, "--prompt is missing");
     }
 
