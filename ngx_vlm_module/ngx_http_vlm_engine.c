@@ -38,6 +38,7 @@ static void ngx_http_vlm_retry(ngx_http_vlm_engine_t *engine);
 static void ngx_http_vlm_engine_timer(ngx_event_t *ev);
 static void ngx_http_vlm_socket_event(ngx_event_t *ev);
 static void ngx_http_vlm_wake_waiting(ngx_http_vlm_engine_t *engine);
+static void ngx_http_vlm_wake_all(ngx_http_vlm_main_conf_t *vmcf);
 static void ngx_http_vlm_disconnect(ngx_http_vlm_engine_t *engine);
 static ngx_connection_t *ngx_http_vlm_watch(ngx_http_vlm_engine_t *engine,
     ngx_socket_t fd, ngx_event_handler_pt handler);
@@ -277,7 +278,7 @@ ngx_http_vlm_connected(ngx_http_vlm_engine_t *engine)
 
     ngx_http_vlm_zone_set_engine(engine);
 
-    ngx_http_vlm_wake_waiting(engine);
+    ngx_http_vlm_wake_all(engine->main);
 
     /* publish that we sleep: from now on the engine rings */
 
@@ -466,6 +467,22 @@ ngx_http_vlm_wake_waiting(ngx_http_vlm_engine_t *engine)
         ctx->queued = 0;
 
         ngx_http_vlm_wake(ctx);
+    }
+}
+
+
+/* one that waits for an engine may as well go to another of its group */
+
+static void
+ngx_http_vlm_wake_all(ngx_http_vlm_main_conf_t *vmcf)
+{
+    ngx_uint_t               i;
+    ngx_http_vlm_engine_t  **engines;
+
+    engines = vmcf->engines.elts;
+
+    for (i = 0; i < vmcf->engines.nelts; i++) {
+        ngx_http_vlm_wake_waiting(engines[i]);
     }
 }
 

@@ -64,6 +64,12 @@ vlm_engine image {
     affinity image;
 }
 
+vlm_engine mixed {
+    server unix:%%DIR%%/hangs.sock;
+    server unix:%%DIR%%/well.sock;
+    server unix:%%DIR%%/deaf.sock;
+}
+
 log_format engine '$uri $status $vlm_engine';
 access_log %%DIR%%/access.log engine;
 EOF_HTTP
@@ -76,6 +82,11 @@ location /v {
 location /image {
     vlm_pass image;
     vlm_connect_timeout 5s;
+}
+
+location /mixed {
+    vlm_pass mixed;
+    vlm_connect_timeout 4s;
 }
 EOF_CONF
 
@@ -224,7 +235,7 @@ is(scalar(grep { $_ == 6 } @$first), 1, 'six times to one engine')
 
 my (%of, %used);
 
-for my $i (1 .. 24) {
+for my $i (1 .. 40) {
     ok_posts(1, '/image', image => picture($i), prompt => "question $i");
     my $g = got();
     ($of{$i}) = grep { $g->[$_] } 0 .. 2;
@@ -244,7 +255,7 @@ ok(wait_for(sub { my $n = () = $t->log() =~ /$name\.sock" is lost/g;
 
 my $moved = 0;
 
-for my $i (1 .. 24) {
+for my $i (1 .. 40) {
     is(ok_posts(1, '/image', image => picture($i)), 1, "picture $i is served")
         if $of{$i} == $gone;
     next if $of{$i} == $gone;
@@ -258,5 +269,14 @@ is($moved, 0, 'the others stay where they are');
 $engines{$name}->start();
 
 is(ok_posts(3, '/image', prompt => 'no picture'), 3, 'a question without one');
+
+# one that is well beside two that accept no worker
+
+my @mixed = ($t->engine('hangs', '--mode', 'hang'), $t->engine('well'),
+             $t->engine('deaf', '--mode', 'no-accept'));
+
+is(scalar(grep { $t->post('/mixed', [ prompt => 'x' ])->{status} == 200 }
+          1 .. 3), 3, 'nobody waits for an engine that hangs');
+is(scalar $mixed[1]->lines(qr/^request /), 3, 'another one serves');
 
 $t->done();
