@@ -110,7 +110,7 @@ struct vlm_work_s {
     vlm_str_t          *parts;
 
     vlm_pic_t          *pics;
-    int32_t             undecoded;      /* atomic; of those whose tasks are out */
+    int32_t             undecoded;      /* atomic; of those that are out */
     int32_t             nwaiting;       /* pictures that wait for the cache */
     uint32_t            stage;          /* of them, as told */
     int                 decoding;       /* tasks are out */

@@ -245,8 +245,8 @@ vlm_queue_start(vlm_waiting_t *q, vlm_seq_t *seq)
 vlm_seq_t *const *
 vlm_queue_list(vlm_waiting_t *q)
 {
-    int32_t       n, left;
-    vlm_scope_t  *scope;
+    int32_t        n;
+    vlm_scope_t   *scope, *more, **p;
 
     if (q->listed) {
         return q->list;
@@ -254,17 +254,25 @@ vlm_queue_list(vlm_waiting_t *q)
 
     for (scope = q->scopes; scope != NULL; scope = scope->next) {
         scope->cursor = scope->first;
+        scope->more = scope->next;
     }
 
     n = 0;
+    more = q->scopes;
 
-    for (left = q->n; left > 0; /* void */) {
+    while (more != NULL) {
 
-        for (scope = q->scopes; scope != NULL; scope = scope->next) {
-            if (scope->cursor != NULL) {
-                q->list[n++] = scope->cursor;
-                scope->cursor = scope->cursor->next;
-                left--;
+        for (p = &more; *p != NULL; /* void */) {
+            scope = *p;
+
+            q->list[n++] = scope->cursor;
+            scope->cursor = scope->cursor->next;
+
+            if (scope->cursor == NULL) {
+                *p = scope->more;
+
+            } else {
+                p = &scope->more;
             }
         }
     }

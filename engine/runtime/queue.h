@@ -50,6 +50,7 @@ struct vlm_scope_s {
     vlm_seq_t              *first;      /* by rank */
     vlm_scope_t            *next;
     vlm_seq_t              *cursor;     /* while the queue is listed */
+    vlm_scope_t            *more;
 };
 
 typedef struct {

@@ -303,10 +303,11 @@ test_ageing(void)
 static void
 test_scopes(void)
 {
-    int             i, n, place;
-    int64_t         cost[3];
-    vlm_seq_t       seqs[90], *seq;
-    vlm_waiting_t   q;
+    int                  i, n, place;
+    int64_t              cost[3];
+    vlm_seq_t            seqs[90], *seq;
+    vlm_waiting_t        q;
+    vlm_seq_t *const    *list;
 
     memset(&q, 0, sizeof(q));
     memset(cost, 0, sizeof(cost));
@@ -336,6 +337,21 @@ test_scopes(void)
 
     for (place = 0; start_next(&q) != &seqs[80]; place++) { /* void */ }
     tap_ok(place <= 3, "a new scope's turn comes after %d", place);
+
+    while (start_next(&q) != NULL) { /* void */ }
+
+    /* as listed: a round of all scopes, then those with more */
+
+    for (i = 0; i < 6; i++) {
+        seqs[i] = make_seq((uint64_t) i, 100, 1);
+        seqs[i].scope = i == 3 ? 1 : i == 4 ? 2 : 0;
+        vlm_queue_add(&q, &seqs[i]);
+    }
+
+    list = vlm_queue_list(&q);
+    tap_ok(list[0] == &seqs[0] && list[1] == &seqs[3] && list[2] == &seqs[4]
+           && list[3] == &seqs[1] && list[4] == &seqs[2]
+           && list[5] == &seqs[5], "scopes take turns in the list");
 
     while (start_next(&q) != NULL) { /* void */ }
     vlm_queue_free(&q);
