@@ -183,6 +183,9 @@ benches := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
 
 bench: $(benches)
 
+# (bench/gpu packs libraries)
+$(B)/bench/bench_gpu: LINK += -Wl,-rpath,'$$ORIGIN/../../lib'
+
 $(B)/bench/%: $(B)/bench/%.o $(call libs_of,runtime)
 	$(LINK) -o $@ $^ $(LIBS)
 
