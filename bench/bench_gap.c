@@ -56,7 +56,7 @@ static int bench_run(bench_t *b, double factor, int rounds);
 static int bench_start(bench_t *b);
 static void bench_stop(bench_t *b);
 static void bench_ask(bench_t *b, bench_req_t *r, uint32_t max_tokens);
-static void bench_picture(bench_t *b);
+static void bench_picture(bench_t *b, int side);
 static void bench_pump(bench_t *b);
 static void bench_mail(bench_t *b, bench_req_t *r, const vlm_mail_t *mail);
 static void bench_gap(bench_t *b, double from, double to);
@@ -164,7 +164,7 @@ bench_run(bench_t *b, double factor, int rounds)
             bench_pump(b);
         }
 
-        bench_picture(b);
+        bench_picture(b, b->side);
 
         while (!b->picture.final) {
             bench_pump(b);
@@ -234,7 +234,7 @@ bench_start(bench_t *b)
 
     /* the encoder's speed is learnt while nothing is measured */
 
-    bench_picture(b);
+    bench_picture(b, b->side / 2);
 
     while (!b->picture.final) {
         bench_pump(b);
@@ -267,7 +267,7 @@ bench_stop(bench_t *b)
 
 
 static void
-bench_picture(bench_t *b)
+bench_picture(bench_t *b, int side)
 {
     size_t        i, size;
     vlm_image_t  *image;
@@ -275,10 +275,10 @@ bench_picture(bench_t *b)
     memset(&b->picture, 0, sizeof(bench_req_t));
 
     image = &b->picture.image;
-    image->width = (uint32_t) b->side;
-    image->height = (uint32_t) b->side;
+    image->width = (uint32_t) side;
+    image->height = (uint32_t) side;
 
-    size = (size_t) b->side * (size_t) b->side * 3;
+    size = (size_t) side * (size_t) side * 3;
     image->data = malloc(size);
 
     for (i = 0; image->data != NULL && i < size; i++) {

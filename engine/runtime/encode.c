@@ -13,6 +13,9 @@
 #define SLICE_ALONE_US  100000.0
 #define SLICE_BESIDE_US 30000.0
 
+/* of what a slice left over of its time, the next one has no more */
+#define SLICE_CREDIT    0.1
+
 
 void
 vlm_encode_add(vlm_engine_t *e, vlm_work_t *w)
@@ -141,8 +144,8 @@ vlm_encode_slice(vlm_engine_t *e)
     if (allowed >= 0) {
         e->encode_debt_us += us - allowed;
 
-        if (e->encode_debt_us < 0) {
-            e->encode_debt_us = 0;
+        if (e->encode_debt_us < -allowed * SLICE_CREDIT) {
+            e->encode_debt_us = -allowed * SLICE_CREDIT;
         }
     }
 

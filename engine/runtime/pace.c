@@ -8,10 +8,11 @@
 
 /*
  * A step that others on the machine held up is not to make room for more:
- * the mean follows slowly upwards.
+ * the mean follows it slowly, and not far.
  */
-#define WEIGHT_DOWN     0.3
-#define WEIGHT_UP       0.05
+#define WEIGHT_DOWN     0.2
+#define WEIGHT_UP       0.1
+#define MOST_UP         2
 #define WEIGHT_ROW      0.2
 
 #define UNKNOWN_US      5000.0
@@ -40,21 +41,26 @@ vlm_pace_free(vlm_pace_t *p)
 void
 vlm_pace_step(vlm_pace_t *p, int32_t answers, int32_t prompts, uint64_t us)
 {
-    double  *quiet, row;
+    double  *quiet, took, row;
 
     if (answers > p->max) {
         return;
     }
 
     if (prompts == 0) {
+        took = (double) us;
         quiet = &p->quiet_us[answers];
 
         if (*quiet == 0) {
-            *quiet = (double) us;
+            *quiet = took;
         }
 
-        *quiet += ((double) us - *quiet)
-                  * ((double) us < *quiet ? WEIGHT_DOWN : WEIGHT_UP);
+        if (took > *quiet * MOST_UP) {
+            took = *quiet * MOST_UP;
+        }
+
+        *quiet += (took - *quiet)
+                  * (took < *quiet ? WEIGHT_DOWN : WEIGHT_UP);
         return;
     }
 
