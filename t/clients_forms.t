@@ -167,7 +167,8 @@ const [file, prompt, url] = process.argv.slice(1);
 const bytes = require('fs').readFileSync(file);
 const form = new FormData();
 form.append('prompt', prompt);
-form.append('image', new Blob([bytes], { type: 'image/jpeg' }), 'Kätz"chen.jpg');
+form.append('image', new Blob([bytes], { type: 'image/jpeg' }),
+            'Kätz"chen.jpg');
 fetch(url, { method: 'POST', body: form }).then(async (r) => {
     await r.text();
     process.exit(r.status == 200 ? 0 : 1);
@@ -188,7 +189,8 @@ EOF_PYTHON
 }
 
   SKIP: {
-    skip('no Python with requests', 1) if !have('python3 -c "import requests"');
+    skip('no Python with requests', 1)
+        if !have('python3 -c "import requests"');
     live('requests', 'python3', '-c', $python, $file, $prompt, $t->url('/v'));
 }
 
