@@ -13,8 +13,12 @@
 #define SLICE_ALONE_US  100000.0
 #define SLICE_BESIDE_US 30000.0
 
-/* of what a slice left over of its time, the next one has no more */
+/*
+ * What a slice leaves of its time, or takes too much, counts for the next
+ * ones within limits: an interruption by others is not to stop encoding.
+ */
 #define SLICE_CREDIT    0.1
+#define SLICE_DEBT      2.0
 
 
 void
@@ -146,6 +150,10 @@ vlm_encode_slice(vlm_engine_t *e)
 
         if (e->encode_debt_us < -allowed * SLICE_CREDIT) {
             e->encode_debt_us = -allowed * SLICE_CREDIT;
+        }
+
+        if (e->encode_debt_us > allowed * SLICE_DEBT) {
+            e->encode_debt_us = allowed * SLICE_DEBT;
         }
     }
 
