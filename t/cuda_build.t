@@ -36,8 +36,8 @@ for my $log (@logs) {
         if (/Compiling entry function '(\w+)' for '(\w+)'/) {
             my ($mangled, $arch) = ($1, $2);
 
-            $kernel = $mangled =~ /^_ZN18vlm_cuda_device_ns\d+?([a-z_]\w*?_kernel)/
-                ? $1 : $mangled;
+            ($kernel) = $mangled =~ /_ns\d+?([a-z]\w*?_kernel)/;
+            $kernel //= $mangled;
             $archs{$arch} = 1;
             $registers{$kernel} //= 0;
             $spills{$kernel} //= 0;

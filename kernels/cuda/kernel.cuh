@@ -238,26 +238,6 @@ from_f32(float *y, float x)
 }
 
 
-/* a value as it is after being stored */
-
-static __host__ __device__ __forceinline__ float
-rounded(const float *type, float x)
-{
-    return x;
-}
-
-
-static __host__ __device__ __forceinline__ float
-rounded(const bf16_t *type, float x)
-{
-    bf16_t  y;
-
-    from_f32(&y, x);
-
-    return to_f32(y);
-}
-
-
 /* ---- sums over a warp or a block; all threads get the result ---- */
 
 static __device__ __forceinline__ float

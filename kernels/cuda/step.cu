@@ -23,6 +23,8 @@ typedef struct {
 
 
 static step_data_t *step_open(vlm_queue_t *q, vlm_step_t *step);
+static size_t step_fill(step_data_t *d, const vlm_step_host_t *host,
+    int32_t naxes, const int32_t **positions);
 static int step_grow(vlm_queue_t *q, step_data_t *d, size_t size);
 static int32_t *step_add(step_data_t *d, size_t *used, const int32_t *from,
     size_t n, const int32_t **view);
@@ -70,10 +72,8 @@ int
 vlm_cuda_step_upload(vlm_queue_t *q, vlm_step_t *step,
     const vlm_step_host_t *host, const vlm_rope_t *rope)
 {
-    size_t            used, rows, seqs, table, size;
-    int32_t           s, r, *seq, *position;
+    size_t            rows, seqs, table, used;
     step_data_t      *d;
-    vlm_cuda_step_t  *v;
     const int32_t    *positions;
 
     if (vlm_cuda_begin(q) != 0) {
@@ -88,15 +88,18 @@ vlm_cuda_step_upload(vlm_queue_t *q, vlm_step_t *step,
     rows = (size_t) host->nrows;
     seqs = (size_t) host->nseqs;
 
+    /* all lists, each up to a multiple of 64 bytes, then the angles */
+
     table = (2 * seqs + 1 + seqs * (size_t) host->max_blocks
              + rows * (size_t) (3 + rope->naxes) + 8 * 16) * sizeof(int32_t);
     table = (table + 255) / 256 * 256;
-    size = table + rows * 2 * (size_t) rope->npairs * sizeof(float);
 
     /* the last step's copy has left the pinned memory */
 
     if (vlm_cuda_check(q, cudaEventSynchronize(d->copied), "step_upload") != 0
-        || step_grow(q, d, size) != 0)
+        || step_grow(q, d, table + rows * 2 * (size_t) rope->npairs
+                                   * sizeof(float))
+           != 0)
     {
         return -1;
     }
@@ -104,31 +107,10 @@ vlm_cuda_step_upload(vlm_queue_t *q, vlm_step_t *step,
     step->host = *host;
     step->size = d->size;
 
-    v = &d->view;
-    v->nrows = host->nrows;
-    v->nseqs = host->nseqs;
-    v->max_blocks = host->max_blocks;
-    v->npairs = rope->npairs;
-    v->table = (const float *) (d->device + table);
+    d->view.npairs = rope->npairs;
+    d->view.table = (const float *) (d->device + table);
 
-    used = 0;
-    step_add(d, &used, host->row_start, seqs + 1, &v->row_start);
-    step_add(d, &used, host->context, seqs, &v->context);
-    step_add(d, &used, host->blocks, seqs * (size_t) host->max_blocks,
-             &v->blocks);
-    step_add(d, &used, host->ids, rows, &v->ids);
-    step_add(d, &used, host->positions, rows * (size_t) rope->naxes,
-             &positions);
-    seq = step_add(d, &used, NULL, rows, &v->seq);
-    position = step_add(d, &used, NULL, rows, &v->position);
-
-    for (s = 0; s < host->nseqs; s++) {
-
-        for (r = host->row_start[s]; r < host->row_start[s + 1]; r++) {
-            seq[r] = s;
-            position[r] = host->context[s] + r - host->row_start[s];
-        }
-    }
+    used = step_fill(d, host, rope->naxes, &positions);
 
     if (vlm_cuda_check(q, cudaMemcpyAsync(d->device, d->pinned,
                                           used * sizeof(int32_t),
@@ -142,10 +124,49 @@ vlm_cuda_step_upload(vlm_queue_t *q, vlm_step_t *step,
         return -1;
     }
 
-    vlm_cuda_table(q, (float *) v->table, 2 * rope->npairs, positions,
+    vlm_cuda_table(q, (float *) d->view.table, 2 * rope->npairs, positions,
                    host->nrows, rope, "step_upload");
 
     return q->failed ? -1 : 0;
+}
+
+
+/* the lists in pinned memory, and where they will be; returns their length */
+
+static size_t
+step_fill(step_data_t *d, const vlm_step_host_t *host, int32_t naxes,
+    const int32_t **positions)
+{
+    size_t            used, rows, seqs;
+    int32_t           s, r, *seq, *position;
+    vlm_cuda_step_t  *v = &d->view;
+
+    rows = (size_t) host->nrows;
+    seqs = (size_t) host->nseqs;
+
+    v->nrows = host->nrows;
+    v->nseqs = host->nseqs;
+    v->max_blocks = host->max_blocks;
+
+    used = 0;
+    step_add(d, &used, host->row_start, seqs + 1, &v->row_start);
+    step_add(d, &used, host->context, seqs, &v->context);
+    step_add(d, &used, host->blocks, seqs * (size_t) host->max_blocks,
+             &v->blocks);
+    step_add(d, &used, host->ids, rows, &v->ids);
+    step_add(d, &used, host->positions, rows * (size_t) naxes, positions);
+    seq = step_add(d, &used, NULL, rows, &v->seq);
+    position = step_add(d, &used, NULL, rows, &v->position);
+
+    for (s = 0; s < host->nseqs; s++) {
+
+        for (r = host->row_start[s]; r < host->row_start[s + 1]; r++) {
+            seq[r] = s;
+            position[r] = host->context[s] + r - host->row_start[s];
+        }
+    }
+
+    return used;
 }
 
 
