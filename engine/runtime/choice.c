@@ -83,7 +83,30 @@ vlm_choices_create(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
         }
     }
 
+    for (i = 0; i < w->in.npictures; i++) {
+        if (!w->pics[i].cache.keyed) {
+            vlm_work_unshare(e, w, (int32_t) i);
+        }
+    }
+
     return VLM_OK;
+}
+
+
+void
+vlm_work_unshare(const vlm_engine_t *e, vlm_work_t *w, int32_t picture)
+{
+    int32_t     n;
+    uint32_t    i;
+    vlm_seq_t  *seq;
+
+    n = vlm_work_span(w, picture)->first / e->conf.block_size;
+    w->unshared = 1;
+
+    for (i = 0; i < w->nchoices; i++) {
+        seq = &w->choices[i].seq;
+        seq->nkeys = seq->nkeys < n ? seq->nkeys : n;
+    }
 }
 
 
@@ -150,29 +173,6 @@ vlm_choices_free(vlm_work_t *w)
 
 /* ---- names of blocks ---- */
 
-static int
-span_init(const vlm_work_t *w, const vlm_span_t *from, vlm_prefix_span_t *to)
-{
-    int32_t                  plan[6];
-    const vlm_image_plan_t  *p;
-
-    p = &w->pics[from->picture].plan;
-
-    to->first = from->first;
-    to->count = from->count;
-
-    plan[0] = (int32_t) p->width;
-    plan[1] = (int32_t) p->height;
-    plan[2] = (int32_t) p->filter;
-    plan[3] = p->grid_h;
-    plan[4] = p->grid_w;
-    plan[5] = p->ntokens;
-
-    return vlm_prefix_picture(w->in.pictures[from->picture].sha256, plan, 6,
-                              &to->key);
-}
-
-
 /*
  * The prompt's.  Without the prefix cache they are of use too, between the
  * choices of a request and after it was preempted: it only has to be alone.
@@ -197,9 +197,9 @@ choices_keys(vlm_engine_t *e, vlm_work_t *w, uint64_t *scope)
     }
 
     for (i = 0; i < w->prompt.nspans; i++) {
-        if (span_init(w, &w->prompt.spans[i], &w->spans[i]) != VLM_OK) {
-            return VLM_ERROR;
-        }
+        w->spans[i].first = w->prompt.spans[i].first;
+        w->spans[i].count = w->prompt.spans[i].count;
+        w->spans[i].key = &w->pics[w->prompt.spans[i].picture].cache.key;
     }
 
     s = w->in.scope;
@@ -272,7 +272,7 @@ vlm_choice_name(vlm_engine_t *e, vlm_choice_t *c, int32_t n)
 
     n /= e->conf.block_size;
 
-    if (n <= c->seq.nkeys) {
+    if (n <= c->seq.nkeys || c->work->unshared) {
         return;
     }
 

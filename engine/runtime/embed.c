@@ -815,6 +815,10 @@ vlm_embed_pixels(vlm_engine_t *e, vlm_work_t *w)
     for (i = 0; i < w->in.npictures; i++) {
         if (w->pics[i].cache.state == VLM_PIC_DECODE) {
             w->pics[i].cache.state = VLM_PIC_PIXELS;
+
+            if (!w->pics[i].cache.verified) {
+                vlm_work_unshare(e, w, (int32_t) i);
+            }
         }
     }
 

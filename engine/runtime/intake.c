@@ -68,8 +68,8 @@ vlm_intake(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err)
         || intake_texts(req, err) != VLM_OK
         || intake_pictures(e, req, err) != VLM_OK
         || intake_prompt(e, req, err) != VLM_OK
-        || vlm_choices_create(e, req, err) != VLM_OK
-        || vlm_embed_join(e, req->work, err) != VLM_OK)
+        || vlm_embed_join(e, req->work, err) != VLM_OK
+        || vlm_choices_create(e, req, err) != VLM_OK)
     {
         return VLM_ERROR;
     }

@@ -125,6 +125,7 @@ struct vlm_work_s {
     int32_t             delta;
     int32_t             max_tokens;
     vlm_prefix_key_t    root;           /* of the names of blocks */
+    int                 unshared;       /* blocks have no names any more */
     vlm_prefix_span_t  *spans;
     vlm_prefix_key_t   *keys;           /* of the prompt's full blocks */
 
@@ -242,6 +243,12 @@ int vlm_intake(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err);
 /* choices, and the names of the prompt's blocks (choice.c) */
 int vlm_choices_create(vlm_engine_t *e, vlm_req_t *req, vlm_error_t *err);
 void vlm_choices_free(vlm_work_t *w);
+
+/*
+ * A picture's bytes are not those that its key stands for: no block from it
+ * on has a name.
+ */
+void vlm_work_unshare(const vlm_engine_t *e, vlm_work_t *w, int32_t picture);
 
 /* the i-th token of prompt and answer */
 int32_t vlm_choice_id(const vlm_choice_t *c, int32_t i);

@@ -58,22 +58,6 @@ vlm_prefix_root(const vlm_prefix_key_t *secret, const char *scope,
 
 
 int
-vlm_prefix_picture(const uint8_t sha256[32], const int32_t *plan, size_t n,
-    vlm_prefix_key_t *key)
-{
-    EVP_MD_CTX  *ctx;
-
-    ctx = start(sha256, 32);
-    if (ctx == NULL) {
-        return VLM_ERROR;
-    }
-
-    return digest(ctx, EVP_DigestUpdate(ctx, plan, n * sizeof(int32_t)) == 1,
-                  key);
-}
-
-
-int
 vlm_prefix_next(const vlm_prefix_key_t *parent, const int32_t *ids,
     int32_t first, int32_t n, const vlm_prefix_span_t *spans, size_t nspans,
     vlm_prefix_key_t *key)
@@ -104,8 +88,8 @@ vlm_prefix_next(const vlm_prefix_key_t *parent, const int32_t *ids,
         ok = ok && EVP_DigestUpdate(ctx, &offset, sizeof(offset)) == 1
              && EVP_DigestUpdate(ctx, &spans[i].count,
                                  sizeof(spans[i].count)) == 1
-             && EVP_DigestUpdate(ctx, spans[i].key.bytes,
-                                 sizeof(spans[i].key.bytes)) == 1;
+             && EVP_DigestUpdate(ctx, spans[i].key->bytes,
+                                 sizeof(spans[i].key->bytes)) == 1;
     }
 
     return digest(ctx, ok, key);

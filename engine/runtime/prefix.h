@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-#include "engine/base/vlm_base.h"
+#include "engine/cache/key.h"
 
 
 typedef struct {
@@ -22,9 +22,9 @@ typedef struct {
 /* a picture in the prompt */
 
 typedef struct {
-    int32_t             first;          /* index of its first token */
-    int32_t             count;
-    vlm_prefix_key_t    key;            /* of its bytes and its plan */
+    int32_t                 first;      /* index of its first token */
+    int32_t                 count;
+    const vlm_cache_key_t  *key;        /* its embedding's */
 } vlm_prefix_span_t;
 
 
@@ -35,10 +35,6 @@ typedef struct {
  */
 int vlm_prefix_root(const vlm_prefix_key_t *secret, const char *scope,
     size_t len, uint64_t unique, vlm_prefix_key_t *key);
-
-/* of a picture: SHA-256 of its bytes, and its plan's numbers */
-int vlm_prefix_picture(const uint8_t sha256[32], const int32_t *plan,
-    size_t n, vlm_prefix_key_t *key);
 
 /*
  * The block of tokens ids[0 .. n), of which ids[0] is the first-th of all;

@@ -425,6 +425,80 @@ test_cached(vlm_engine_t *e)
 }
 
 
+/* pictures whose digest the worker did not tell, or got wrong */
+
+static void
+test_digests(vlm_engine_t *e)
+{
+    uint8_t   zeros[32], z[32];
+    char     *data, path[3][256];
+    size_t    len;
+    asked_t   a;
+    kind_t    x, y;
+
+    memset(zeros, 0, sizeof(zeros));
+    memset(&x, 0, sizeof(x));
+    memset(&y, 0, sizeof(y));
+
+    snprintf(path[0], 256, "%s", tap_path("t/data/heldout/images/0030.png"));
+    snprintf(path[1], 256, "%s", tap_path("t/data/heldout/images/0031.png"));
+    snprintf(path[2], 256, "%s", tap_path("t/data/heldout/images/0032.png"));
+
+    memset(&a, 0, sizeof(a));
+    a.o = kinds[2].o;
+    a.o.images[0] = path[0];
+    a.claimed = zeros;
+    (void) cached(e, &a);
+    memcpy(x.digest, a.req->digest, 32);
+    ask_forget(&a);
+
+    memset(&a, 0, sizeof(a));
+    a.o = kinds[2].o;
+    a.o.images[0] = path[1];
+    a.claimed = zeros;
+    tap_ok(cached(e, &a) < a.req->done.image_tokens,
+           "another picture without a digest is another one");
+    memcpy(y.digest, a.req->digest, 32);
+    tap_ok(memcmp(x.digest, y.digest, 32) != 0, "it gives something else");
+    ask_forget(&a);
+
+    memset(&a, 0, sizeof(a));
+    a.o = kinds[2].o;
+    a.o.images[0] = path[0];
+    tap_ok(cached(e, &a) >= a.req->done.image_tokens,
+           "with its digest it is known already");
+    tap_ok(memcmp(x.digest, a.req->digest, 32) == 0, "the same bits");
+    ask_forget(&a);
+
+    /* under a name that is another picture's nothing is kept */
+
+    if (vlm_read_file(path[2], 1 << 24, &data, &len, NULL) != VLM_OK) {
+        exit(1);
+    }
+
+    EVP_Digest(data, len, z, NULL, EVP_sha256(), NULL);
+    free(data);
+
+    memset(&a, 0, sizeof(a));
+    a.o = kinds[2].o;
+    a.o.images[0] = path[1];
+    a.claimed = z;
+    (void) cached(e, &a);
+    tap_ok(memcmp(y.digest, a.req->digest, 32) == 0,
+           "a wrong digest does not change the answer");
+    ask_forget(&a);
+
+    memset(&a, 0, sizeof(a));
+    a.o = kinds[2].o;
+    a.o.images[0] = path[2];
+    tap_ok(cached(e, &a) < a.req->done.image_tokens,
+           "the digest's own picture is not taken for it");
+    tap_ok(memcmp(y.digest, a.req->digest, 32) != 0,
+           "and gives its own answer");
+    ask_forget(&a);
+}
+
+
 /* the second turn of a chat starts behind the first */
 
 static void
@@ -521,6 +595,7 @@ test_one_by_one(void)
     e = ask_start(&conf);
 
     test_cached(e);
+    test_digests(e);
     test_turns(e);
     test_choices(e);
     check_blocks(e, "one by one");

@@ -14,6 +14,8 @@ typedef struct {
     char                    prompt[256];
     char                    expected[256];
     double                  margin;
+    const uint8_t          *claimed;    /* digest of the first picture, as
+                                           the worker has it; or NULL */
 
     vlm_local_request_t     local;
     vlm_req_t              *req;
