@@ -27,6 +27,8 @@ typedef struct {
 static int attention_check(vlm_queue_t *q, const vlm_attention_t *a);
 static int plan_make(vlm_queue_t *q, const vlm_step_host_t *host, int tile,
     plan_t *p);
+static int plan_lists(vlm_queue_t *q, const vlm_step_host_t *host, int tile,
+    plan_t *p);
 static void plan_run(vlm_queue_t *q, const vlm_attention_t *a,
     const plan_t *p);
 
@@ -89,8 +91,48 @@ attention_check(vlm_queue_t *q, const vlm_attention_t *a)
 }
 
 
+/* a sequence whose rows are taken one by one */
+
+static int
+is_few(const vlm_queue_t *q, const vlm_step_host_t *host, int32_t s)
+{
+    return q->dev->deterministic
+           || host->row_start[s + 1] - host->row_start[s] <= VLM_DECODE_ROWS;
+}
+
+
+/* a step of few rows of each, which decoding is, needs no list */
+
 static int
 plan_make(vlm_queue_t *q, const vlm_step_host_t *host, int tile, plan_t *p)
+{
+    int32_t  s, n, many;
+
+    memset(p, 0, sizeof(plan_t));
+    many = 0;
+
+    for (s = 0; s < host->nseqs; s++) {
+        n = host->row_start[s + 1] - host->row_start[s];
+
+        if (!is_few(q, host, s)) {
+            many = 1;
+
+        } else if (n > 0 && host->context[s] + n > p->keys) {
+            p->keys = host->context[s] + n;
+        }
+    }
+
+    if (!many) {
+        p->nrows = host->nrows;
+        return 0;
+    }
+
+    return plan_lists(q, host, tile, p);
+}
+
+
+static int
+plan_lists(vlm_queue_t *q, const vlm_step_host_t *host, int tile, plan_t *p)
 {
     size_t          most;
     int32_t         s, first, n, row;
@@ -108,28 +150,16 @@ plan_make(vlm_queue_t *q, const vlm_step_host_t *host, int tile, plan_t *p)
 
     p->tiles = (attend_tile_t *) p->list;
     p->rows = (int32_t *) (p->tiles + most);
-    p->ntiles = 0;
-    p->nrows = 0;
-    p->keys = 0;
 
     for (s = 0; s < host->nseqs; s++) {
         first = host->row_start[s];
         n = host->row_start[s + 1] - first;
 
-        if (n <= VLM_DECODE_ROWS || q->dev->deterministic) {
-
-            for (row = first; row < first + n; row++) {
-                p->rows[p->nrows++] = row;
-            }
-
-            if (n > 0 && host->context[s] + n > p->keys) {
-                p->keys = host->context[s] + n;
-            }
-
-            continue;
+        for (row = 0; row < n && is_few(q, host, s); row++) {
+            p->rows[p->nrows++] = first + row;
         }
 
-        for (row = 0; row < n; row += tile) {
+        for ( ; row < n; row += tile) {
             t = &p->tiles[p->ntiles++];
             t->row = first + row;
             t->rows = n - row < tile ? n - row : tile;
@@ -144,8 +174,6 @@ plan_make(vlm_queue_t *q, const vlm_step_host_t *host, int tile, plan_t *p)
     return 0;
 }
 
-
-/* a step of few rows each, which decoding is, needs no list */
 
 static void
 plan_run(vlm_queue_t *q, const vlm_attention_t *a, const plan_t *p)

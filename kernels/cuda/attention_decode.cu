@@ -93,6 +93,23 @@ stage_keys(T *to, const paged_t &paged, const place_t &p, int d0, int depth)
 }
 
 
+/* n numbers at a multiple of their size, of 16 bytes at most */
+
+template <int N>
+static __device__ __forceinline__ void
+load_numbers(float *to, const float *from)
+{
+    int  i;
+
+    enum { M = N < 4 ? N : 4 };
+
+    VLM_UNROLL
+    for (i = 0; i < N; i += M) {
+        load_pack<float, M>(to + i, from + i);
+    }
+}
+
+
 /* this thread's key with the queries of all heads */
 
 template <typename T, int N, int G>
@@ -101,7 +118,7 @@ score_keys(float *s, T *keys, const float *q, const decode_t &d,
     const place_t &p)
 {
     int    i, e, g, d0, depth, dim;
-    float  k[N];
+    float  k[N], x[N];
 
     enum { PAD = DEPTH + N };
 
@@ -128,10 +145,11 @@ score_keys(float *s, T *keys, const float *q, const decode_t &d,
 
             VLM_UNROLL
             for (g = 0; g < G; g++) {
+                load_numbers<N>(x, q + g * dim + d0 + i);
 
                 VLM_UNROLL
                 for (e = 0; e < N; e++) {
-                    s[g] += k[e] * q[g * dim + d0 + i + e];
+                    s[g] += k[e] * x[e];
                 }
             }
         }
