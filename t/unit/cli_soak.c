@@ -442,7 +442,7 @@ test_digests(vlm_engine_t *e)
 
     snprintf(path[0], 256, "%s", tap_path("t/data/heldout/images/0030.png"));
     snprintf(path[1], 256, "%s", tap_path("t/data/heldout/images/0031.png"));
-    snprintf(path[2], 256, "%s", tap_path("t/data/heldout/images/0032.png"));
+    snprintf(path[2], 256, "%s", tap_path("t/data/heldout/images/0033.png"));
 
     memset(&a, 0, sizeof(a));
     a.o = kinds[2].o;
