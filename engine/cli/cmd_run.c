@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,10 @@ vlm_cmd_run(vlm_options_t *o)
     if (vlm_local_request(o, &local, &err) != VLM_OK) {
         vlm_local_request_free(&local);
         return vlm_cli_fail(VLM_EXIT_FAILED, &err);
+    }
+
+    if (o->server.engine.redis != NULL) {
+        signal(SIGPIPE, SIG_IGN);
     }
 
     e = vlm_engine_create(&o->server.engine, &err);
@@ -119,7 +124,12 @@ run_ready(vlm_engine_t *e, vlm_error_t *err)
         switch (vlm_engine_state(e, err)) {
 
         case VLM_STATE_READY:
-            return VLM_OK;
+
+            if (vlm_engine_cache_settled(e)) {
+                return VLM_OK;
+            }
+
+            break;
 
         case VLM_STATE_FAILED:
             return VLM_ERROR;
@@ -264,6 +274,7 @@ run_json(const vlm_answer_t *a, const vlm_tokenizer_t *tok, int digest)
 
     printf("{%s,\"ids\":[", out.data);
     vlm_buf_free(&out);
+    memset(&out, 0, sizeof(out));
 
     for (i = 0; i < ids->len; i++) {
         printf("%s%d", i != 0 ? "," : "", ids->data[i]);
@@ -278,6 +289,10 @@ run_json(const vlm_answer_t *a, const vlm_tokenizer_t *tok, int digest)
            d->prompt_tokens + d->completion_tokens, d->image_tokens,
            d->cached_tokens, d->queue_us, d->decode_us, d->cache_us,
            d->encode_us, d->prefill_us, d->first_token_us, d->total_us);
+
+    vlm_cache_outcomes(d, &out);
+    printf(",\"image_cache\":\"%s\"", out.data != NULL ? out.data : "");
+    vlm_buf_free(&out);
 
     if (digest) {
         printf(",\"logits_sha256\":\"");

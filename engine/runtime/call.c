@@ -583,6 +583,7 @@ static void
 call_log(const vlm_call_t *call)
 {
     double                   each;
+    vlm_buf_t                outcomes;
     const char              *result;
     const vlm_req_t         *req;
     const vlm_event_done_t  *d;
@@ -612,13 +613,19 @@ call_log(const vlm_call_t *call)
                / (d->completion_tokens - 1);
     }
 
+    memset(&outcomes, 0, sizeof(outcomes));
+    vlm_cache_outcomes(d, &outcomes);
+
     vlm_log(VLM_LOG_INFO, "request %s: %s, prompt %u (cached %u, images %u "
-            "in %u), completion %u, receive %.1f ms, queue %.1f, decode "
+            "in %u%s%s), completion %u, receive %.1f ms, queue %.1f, decode "
             "%.1f, encode %.1f, cache %.1f, prefill %.1f, first token %.1f, "
             "per token %.2f, total %.1f",
             req->id, result, d->prompt_tokens, d->cached_tokens,
-            d->image_tokens, d->noutcomes, d->completion_tokens,
+            d->image_tokens, d->noutcomes, outcomes.len != 0 ? ": " : "",
+            outcomes.len != 0 ? outcomes.data : "", d->completion_tokens,
             d->receive_us / 1e3, d->queue_us / 1e3, d->decode_us / 1e3,
             d->encode_us / 1e3, d->cache_us / 1e3, d->prefill_us / 1e3,
             d->first_token_us / 1e3, each, d->total_us / 1e3);
+
+    vlm_buf_free(&outcomes);
 }

@@ -35,7 +35,6 @@ struct vlm_lookup_s {
 static void embed_free(void *data, vlm_tensor_t *tensor);
 static void embed_wake(void *data);
 static int embed_redis(vlm_engine_t *e, vlm_error_t *err);
-static void embed_log(vlm_engine_t *e);
 static int embed_key(vlm_engine_t *e, vlm_work_t *w, uint32_t n);
 static vlm_lookup_t *embed_lookup(vlm_engine_t *e, const vlm_pic_t *pic);
 static void embed_answer(void *data, vlm_redis_get_t *get);
@@ -156,7 +155,7 @@ vlm_embed_close(vlm_engine_t *e)
         return;
     }
 
-    embed_log(e);
+    vlm_embed_log(e);
 
     if (m->redis != NULL) {
         vlm_redis_destroy(m->redis, FLUSH_US);
@@ -175,67 +174,6 @@ vlm_embed_close(vlm_engine_t *e)
 
     vlm_memory_destroy(m->memory);
     pthread_mutex_destroy(&m->lock);
-}
-
-
-void
-vlm_engine_cache_stats(vlm_engine_t *e, vlm_cache_stats_t *stats)
-{
-    memset(stats, 0, sizeof(*stats));
-
-    vlm_memory_stats(e->embed.memory, &stats->memory);
-
-    if (e->embed.redis != NULL) {
-        vlm_redis_stats(e->embed.redis, &stats->redis);
-    }
-
-#define load(counter)  __atomic_load_n(&e->embed.counter, __ATOMIC_RELAXED)
-
-    stats->encoded = load(encoded);
-    stats->bad_values = load(bad_values);
-    stats->bad_pictures = load(bad_pictures);
-    stats->mismatches = load(mismatches);
-
-#undef load
-}
-
-
-#define u(n)  ((unsigned long long) (n))
-
-static void
-embed_log(vlm_engine_t *e)
-{
-    vlm_cache_stats_t          s;
-    const vlm_redis_stats_t   *r;
-    const vlm_memory_stats_t  *m;
-
-    vlm_engine_cache_stats(e, &s);
-    m = &s.memory;
-    r = &s.redis;
-
-    if (m->hits + m->flights == 0) {
-        return;
-    }
-
-    vlm_log(VLM_LOG_INFO, "embedding cache: encoded %llu, memory hits %llu, "
-            "joined %llu, evicted %llu, bad pictures %llu known %llu times, "
-            "wrong digests %llu, %u entries of %.1f MiB", u(s.encoded),
-            u(m->hits), u(m->joined), u(m->evictions), u(s.bad_pictures),
-            u(m->bad_hits), u(s.mismatches), m->entries,
-            (double) m->bytes / 1048576);
-
-    if (e->embed.redis == NULL) {
-        return;
-    }
-
-    vlm_log(VLM_LOG_INFO, "Redis: hits %llu, misses %llu, late %llu, errors "
-            "%llu, skipped %llu, too large %llu, invalid %llu, stored %llu, "
-            "existed %llu, store errors %llu, dropped %llu, deleted %llu, "
-            "connections %llu, failures %llu, breaker %llu", u(r->hits),
-            u(r->misses), u(r->late), u(r->errors), u(r->skipped),
-            u(r->too_large), u(s.bad_values), u(r->stored), u(r->existed),
-            u(r->store_errors), u(r->dropped), u(r->deleted),
-            u(r->connections), u(r->failures), u(r->opened));
 }
 
 

@@ -205,6 +205,12 @@ typedef struct {
 
 void vlm_engine_cache_stats(vlm_engine_t *e, vlm_cache_stats_t *stats);
 
+/* there is no Redis, or it is connected, or it could not be */
+int vlm_engine_cache_settled(vlm_engine_t *e);
+
+/* appends where the embeddings came from: "miss,hit-memory" */
+void vlm_cache_outcomes(const vlm_event_done_t *done, vlm_buf_t *out);
+
 /* recent mean of how long a request runs once it has left the queue */
 uint32_t vlm_engine_service_ms(vlm_engine_t *e);
 
