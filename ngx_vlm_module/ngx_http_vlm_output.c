@@ -13,6 +13,7 @@
 #include "ngx_http_vlm_module.h"
 
 
+static void ngx_http_vlm_reset(ngx_http_request_t *r);
 static ngx_int_t ngx_http_vlm_drain(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_next_piece(ngx_http_vlm_ctx_t *ctx,
     ngx_http_vlm_piece_t *piece);
@@ -164,6 +165,7 @@ ngx_http_vlm_output(ngx_http_vlm_ctx_t *ctx)
             /* plain text cannot tell of an error but by being cut */
 
             r->keepalive = 0;
+            ngx_http_vlm_reset(r);
             ngx_http_vlm_finalize(ctx, NGX_ERROR);
             return;
         }
@@ -191,6 +193,32 @@ ngx_http_vlm_output(ngx_http_vlm_ctx_t *ctx)
     }
 
     ngx_http_vlm_output_wait(ctx);
+}
+
+
+/*
+ * Where the end of the connection is that of the answer, as in HTTP/1.0, a
+ * text that is cut would look whole: closing is made to be a reset.
+ */
+
+static void
+ngx_http_vlm_reset(ngx_http_request_t *r)
+{
+    struct linger  linger;
+
+    if (r->chunked || r->http_version > NGX_HTTP_VERSION_11) {
+        return;
+    }
+
+    linger.l_onoff = 1;
+    linger.l_linger = 0;
+
+    if (setsockopt(r->connection->fd, SOL_SOCKET, SO_LINGER,
+                   (const void *) &linger, sizeof(struct linger)) == -1)
+    {
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, ngx_socket_errno,
+                      "setsockopt(SO_LINGER) failed");
+    }
 }
 
 
