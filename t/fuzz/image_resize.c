@@ -12,7 +12,7 @@
 
 #define HEAD      10
 #define MAX_SIDE  3000
-#define MAX_AREA  40000
+#define MAX_AREA  10000
 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
