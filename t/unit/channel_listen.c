@@ -39,6 +39,9 @@ other_group(void)
             group = getgrent();
         } while (group != NULL && group->gr_gid == getegid());
 
+        /* the entry stays valid, the open file would count as a leak */
+        endgrent();
+
         return group;
     }
 
