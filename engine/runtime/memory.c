@@ -196,10 +196,11 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
     uint64_t block_bytes, vlm_memory_t *mem, vlm_error_t *err)
 {
     int32_t   want;
-    uint64_t  cgroup, blocks, full, left;
+    uint64_t  cgroup, blocks, full, left, total;
 
     mem->weights = info->weight_bytes;
     mem->work = work_bytes(conf, info);
+    mem->cache = conf->cache_memory;
 
     if (conf->device_memory != 0) {
         mem->available = conf->device_memory;
@@ -219,7 +220,7 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
     }
 
     full = (uint64_t) ((want + conf->block_size - 1) / conf->block_size);
-    left = sub0(mem->available, mem->weights + mem->work);
+    left = sub0(mem->available, mem->weights + mem->work + mem->cache);
 
     blocks = conf->kv_memory != 0
              ? conf->kv_memory / block_bytes
@@ -234,13 +235,15 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
     mem->nblocks = (int32_t) blocks;
     mem->kv = blocks * block_bytes;
 
-    if (mem->weights + mem->kv + mem->work > mem->available) {
+    total = mem->weights + mem->kv + mem->work + mem->cache;
+
+    if (total > mem->available) {
         return vlm_fail(err, 500, NULL, "not enough memory: the model needs "
                         "%.0f MiB (weights %.0f, KV cache %.0f, work space "
-                        "%.0f), %.0f MiB are available",
-                        (double) (mem->weights + mem->kv + mem->work) / MIB,
-                        (double) mem->weights / MIB, (double) mem->kv / MIB,
-                        (double) mem->work / MIB,
+                        "%.0f, embedding cache %.0f), %.0f MiB are available",
+                        (double) total / MIB, (double) mem->weights / MIB,
+                        (double) mem->kv / MIB, (double) mem->work / MIB,
+                        (double) mem->cache / MIB,
                         (double) mem->available / MIB);
     }
 
