@@ -197,7 +197,8 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
 
     vlm_log(VLM_LOG_INFO, "model \"%s\" (%s) on %s: weights %.1f MiB, KV "
             "cache %.1f MiB (%d blocks), work space about %.1f MiB, "
-            "embedding cache %.1f MiB, available %.1f MiB", e->name, info->family, e->ops->name,
+            "embedding cache %.1f MiB, available %.1f MiB", e->name,
+            info->family, e->ops->name,
             (double) e->mem.weights / 1048576,
             (double) e->mem.kv / 1048576, e->mem.nblocks,
             (double) e->mem.work / 1048576,
