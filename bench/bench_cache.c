@@ -297,6 +297,7 @@ main(int argc, char **argv)
 
     requests = argc > 3 ? atoi(argv[3]) : 100;
     memset(&b, 0, sizeof(b));
+    data = NULL;
 
     if (requests < 1 || requests > MAX_REQUESTS
         || (argc > 4 && vlm_redis_url(argv[4], &url, &err) != VLM_OK)
