@@ -15,30 +15,10 @@
 #define REDIS_QUEUE     (64u << 20)
 #define FLUSH_US        1000000
 
-/* with no --redis-timeout: a quarter of the time that encoding takes */
-#define TIMEOUT_SHARE   4
-#define TIMEOUT_LEAST   20000
-#define TIMEOUT_MOST    500000
-
-/* embeddings over the cache's memory that waiting requests may hold */
-#define HELD_MEMORY     (256ull << 20)
-
-
-struct vlm_lookup_s {
-    vlm_redis_get_t     get;            /* first: a get is its look-up */
-    vlm_cache_key_t     key;
-    vlm_image_plan_t    plan;
-    vlm_lookup_t       *next;
-};
-
 
 static void embed_free(void *data, vlm_tensor_t *tensor);
-static void embed_wake(void *data);
 static int embed_redis(vlm_engine_t *e, vlm_error_t *err);
 static int embed_key(vlm_engine_t *e, vlm_work_t *w, uint32_t n);
-static vlm_lookup_t *embed_lookup(vlm_engine_t *e, const vlm_pic_t *pic);
-static void embed_answer(void *data, vlm_redis_get_t *get);
-static void embed_arrived(vlm_engine_t *e);
 static int embed_claim(vlm_engine_t *e, vlm_work_t *w);
 static void embed_go(vlm_engine_t *e, vlm_work_t *w);
 static void embed_release(vlm_engine_t *e, vlm_work_t *w);
@@ -63,7 +43,7 @@ vlm_embed_open(vlm_engine_t *e, vlm_error_t *err)
     conf.max_bad = BAD_PICTURES;
     conf.bad_ttl_us = BAD_TTL_US;
     conf.free = embed_free;
-    conf.wake = embed_wake;
+    conf.wake = vlm_embed_wake;
     conf.data = e;
 
     m->memory = vlm_memory_create(&conf);
@@ -94,7 +74,7 @@ embed_redis(vlm_engine_t *e, vlm_error_t *err)
     conf.connect_us = CONNECT_US;
     conf.max_value = (size_t) e->conf.redis_max_value;
     conf.max_queue = REDIS_QUEUE;
-    conf.answer = embed_answer;
+    conf.answer = vlm_embed_answer;
     conf.data = e;
 
     m->redis = vlm_redis_create(&conf, err);
@@ -146,8 +126,7 @@ vlm_embed_load(vlm_engine_t *e, vlm_error_t *err)
 void
 vlm_embed_close(vlm_engine_t *e)
 {
-    vlm_embed_t   *m;
-    vlm_lookup_t  *lookup, *next;
+    vlm_embed_t  *m;
 
     m = &e->embed;
 
@@ -166,12 +145,7 @@ vlm_embed_close(vlm_engine_t *e)
         close(m->fd);
     }
 
-    for (lookup = m->arrived; lookup != NULL; lookup = next) {
-        next = lookup->next;
-        free(lookup->get.value);
-        free(lookup);
-    }
-
+    vlm_embed_lost(e);
     vlm_memory_destroy(m->memory);
     pthread_mutex_destroy(&m->lock);
 }
@@ -186,8 +160,8 @@ embed_free(void *data, vlm_tensor_t *tensor)
 }
 
 
-static void
-embed_wake(void *data)
+void
+vlm_embed_wake(void *data)
 {
     vlm_engine_t  *e = data;
 
@@ -212,8 +186,7 @@ vlm_embed_join(vlm_engine_t *e, vlm_work_t *w, vlm_error_t *err)
 {
     uint32_t           i;
     vlm_pic_t         *pic;
-    vlm_lookup_t      *lookup;
-    vlm_redis_get_t   *gets;
+    vlm_redis_get_t   *get, *gets;
     vlm_embed_pic_t   *p;
 
     gets = NULL;
@@ -242,15 +215,15 @@ vlm_embed_join(vlm_engine_t *e, vlm_work_t *w, vlm_error_t *err)
             goto failed;
 
         case VLM_JOIN_FIRST:
-            lookup = embed_lookup(e, pic);
+            get = vlm_embed_lookup(e, pic);
 
-            if (lookup == NULL) {
+            if (get == NULL) {
                 vlm_memory_missed(e->embed.memory, &p->key);
                 break;
             }
 
-            lookup->get.next = gets;
-            gets = &lookup->get;
+            get->next = gets;
+            gets = get;
             break;
 
         case VLM_JOIN_NOMEM:
@@ -327,77 +300,6 @@ embed_key(vlm_engine_t *e, vlm_work_t *w, uint32_t n)
 }
 
 
-/* NULL: Redis is not to be asked */
-
-static vlm_lookup_t *
-embed_lookup(vlm_engine_t *e, const vlm_pic_t *pic)
-{
-    double               us;
-    vlm_lookup_t        *lookup;
-    vlm_memory_stats_t   stats;
-
-    if (e->embed.redis == NULL) {
-        return NULL;
-    }
-
-    vlm_memory_stats(e->embed.memory, &stats);
-
-    if (stats.alive > e->conf.cache_memory + HELD_MEMORY) {
-        return NULL;
-    }
-
-    lookup = calloc(1, sizeof(vlm_lookup_t));
-    if (lookup == NULL) {
-        return NULL;
-    }
-
-    lookup->key = pic->cache.key;
-    lookup->plan = pic->plan;
-    vlm_cache_name(&lookup->key, e->embed.weights, lookup->get.name);
-
-    lookup->get.timeout_us = e->conf.redis_timeout_ms * 1000;
-
-    if (lookup->get.timeout_us == 0) {
-        us = vlm_model_cost(e->model, &pic->plan) / TIMEOUT_SHARE
-             / (double) (__atomic_load_n(&e->embed.rate, __ATOMIC_RELAXED)
-                         + 1);
-
-        lookup->get.timeout_us = us < TIMEOUT_LEAST ? TIMEOUT_LEAST
-                                 : us > TIMEOUT_MOST ? TIMEOUT_MOST
-                                                     : (uint64_t) us;
-    }
-
-    return lookup;
-}
-
-
-/* from any thread; values are checked by the compute thread */
-
-static void
-embed_answer(void *data, vlm_redis_get_t *get)
-{
-    vlm_embed_t   *m;
-    vlm_engine_t  *e = data;
-    vlm_lookup_t  *lookup;
-
-    m = &e->embed;
-    lookup = (vlm_lookup_t *) get;
-
-    if (get->value == NULL) {
-        vlm_memory_missed(m->memory, &lookup->key);
-        free(lookup);
-        return;
-    }
-
-    pthread_mutex_lock(&m->lock);
-    lookup->next = m->arrived;
-    m->arrived = lookup;
-    pthread_mutex_unlock(&m->lock);
-
-    embed_wake(e);
-}
-
-
 void
 vlm_embed_decoded(vlm_engine_t *e, vlm_work_t *w, int32_t n)
 {
@@ -456,7 +358,7 @@ vlm_embed_turn(vlm_engine_t *e)
 
     e->embed.seen = news;
 
-    embed_arrived(e);
+    vlm_embed_arrived(e);
 
     /* requests may end in here */
 
@@ -473,53 +375,6 @@ vlm_embed_turn(vlm_engine_t *e)
         if (w->nwaiting != 0 && embed_claim(e, w) == VLM_OK) {
             embed_go(e, w);
         }
-    }
-}
-
-
-static void
-embed_arrived(vlm_engine_t *e)
-{
-    int            valid;
-    vlm_error_t    err;
-    vlm_embed_t   *m;
-    vlm_entry_t   *entry;
-    vlm_lookup_t  *lookup, *next;
-
-    m = &e->embed;
-
-    pthread_mutex_lock(&m->lock);
-    lookup = m->arrived;
-    m->arrived = NULL;
-    pthread_mutex_unlock(&m->lock);
-
-    for ( /* void */ ; lookup != NULL; lookup = next) {
-        next = lookup->next;
-
-        entry = vlm_embed_read(e, &lookup->key, &lookup->plan,
-                               lookup->get.value, lookup->get.len, &valid,
-                               &err);
-
-        if (entry != NULL) {
-            vlm_memory_put(m->memory, &lookup->key, entry,
-                           VLM_CACHE_HIT_REDIS);
-            vlm_entry_free(m->memory, entry);
-
-        } else {
-
-            if (!valid) {
-                count(m->bad_values);
-                vlm_log(VLM_LOG_WARN, "a value in Redis is not valid and "
-                        "will be deleted: %s: %s", lookup->get.name,
-                        err.message);
-                vlm_redis_del(m->redis, lookup->get.name);
-            }
-
-            vlm_memory_missed(m->memory, &lookup->key);
-        }
-
-        free(lookup->get.value);
-        free(lookup);
     }
 }
 

@@ -62,6 +62,7 @@ typedef struct {
 } vlm_embed_t;
 
 typedef struct vlm_work_s  vlm_work_t;
+typedef struct vlm_pic_s   vlm_pic_t;
 
 
 /* before the threads; vlm_embed_load() once the model is open */
@@ -99,6 +100,20 @@ void vlm_embed_leave(vlm_engine_t *e, vlm_work_t *w);
 
 /* the front: Redis may have something to say */
 void vlm_embed_front(vlm_engine_t *e);
+
+
+/* ---- embed_lookup.c: Redis ---- */
+
+/* NULL: it is not to be asked */
+vlm_redis_get_t *vlm_embed_lookup(vlm_engine_t *e, const vlm_pic_t *pic);
+
+/* any thread: an answer; something has happened to a key */
+void vlm_embed_answer(void *data, vlm_redis_get_t *get);
+void vlm_embed_wake(void *data);
+
+/* compute thread: takes the values that have come; or frees them, at the end */
+void vlm_embed_arrived(vlm_engine_t *e);
+void vlm_embed_lost(vlm_engine_t *e);
 
 
 /* ---- embed_value.c: entries and values of Redis ---- */

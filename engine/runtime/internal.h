@@ -71,7 +71,7 @@ void vlm_images_put(vlm_images_t *p, vlm_task_t *task);
 
 /* one picture of a request */
 
-typedef struct {
+struct vlm_pic_s {
     vlm_task_t          task;
     vlm_image_info_t    info;
     vlm_image_plan_t    plan;
@@ -80,7 +80,7 @@ typedef struct {
     vlm_tensor_t        embedding;      /* the cache's; data NULL: not yet */
     vlm_embed_pic_t     cache;
     vlm_encode_item_t   item;
-} vlm_pic_t;
+};
 
 /* one answer of a request */
 
