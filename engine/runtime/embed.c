@@ -184,14 +184,16 @@ vlm_embed_front(vlm_engine_t *e)
 int
 vlm_embed_join(vlm_engine_t *e, vlm_work_t *w, vlm_error_t *err)
 {
+    int                rc;
     uint32_t           i;
     vlm_pic_t         *pic;
     vlm_redis_get_t   *get, *gets;
     vlm_embed_pic_t   *p;
 
+    rc = VLM_OK;
     gets = NULL;
 
-    for (i = 0; i < w->in.npictures; i++) {
+    for (i = 0; i < w->in.npictures && rc == VLM_OK; i++) {
         pic = &w->pics[i];
         p = &pic->cache;
         p->outcome = VLM_CACHE_MISS;
@@ -212,7 +214,8 @@ vlm_embed_join(vlm_engine_t *e, vlm_work_t *w, vlm_error_t *err)
 
         case VLM_JOIN_BAD:
             vlm_error_param(err, "image[%u]", i);
-            goto failed;
+            rc = VLM_ERROR;
+            break;
 
         case VLM_JOIN_FIRST:
             get = vlm_embed_lookup(e, pic);
@@ -235,21 +238,13 @@ vlm_embed_join(vlm_engine_t *e, vlm_work_t *w, vlm_error_t *err)
         }
     }
 
-    if (gets != NULL) {
-        vlm_redis_get(e->embed.redis, gets);
-    }
-
-    return VLM_OK;
-
-failed:
-
-    /* others may wait for what this request was about to look up */
+    /* even after an error: others may wait for what is looked up */
 
     if (gets != NULL) {
         vlm_redis_get(e->embed.redis, gets);
     }
 
-    return VLM_ERROR;
+    return rc;
 }
 
 
