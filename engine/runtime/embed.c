@@ -479,6 +479,7 @@ embed_claim(vlm_engine_t *e, vlm_work_t *w)
             break;
 
         case VLM_JOIN_BAD:
+            vlm_error_param(&err, "image[%u]", i);
 
             if (w->decoding) {
                 /* others must come back first, and their errors are seen */
@@ -488,7 +489,6 @@ embed_claim(vlm_engine_t *e, vlm_work_t *w)
                 break;
             }
 
-            vlm_error_param(&err, "image[%u]", i);
             vlm_compute_fail(e, w, &err);
             return VLM_ERROR;
 
