@@ -136,9 +136,8 @@ test-bins: $(units) $(B)/fake_engine
 # what several threads run through, for TSAN=1
 
 threaded := channel_threads kernels_pool kernels_attn text_tokenizer \
-    runtime_server runtime_loading cli_answers \
-    $(patsubst t/unit/%.c,%,$(wildcard t/unit/cache_*.c \
-    t/unit/runtime_soak.c))
+    runtime_server runtime_loading cli_soak \
+    $(patsubst t/unit/%.c,%,$(wildcard t/unit/cache_*.c))
 
 threaded-bins: $(threaded:%=$(B)/t/unit/%)
 
