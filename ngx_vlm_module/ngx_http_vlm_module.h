@@ -330,6 +330,7 @@ struct ngx_http_vlm_ctx_s {
 
     off_t                       length;     /* of the body, -1: not known */
     ngx_str_t                   request_id;
+    ngx_http_log_handler_pt     log_handler;    /* nginx's own */
     u_char                      boundary[VLM_MULTIPART_BOUNDARY];
     size_t                      boundary_len;
 

@@ -10,6 +10,8 @@
 
 static ngx_int_t ngx_http_vlm_init_ctx(ngx_http_request_t *r,
     ngx_http_vlm_ctx_t **pctx);
+static u_char *ngx_http_vlm_log_request(ngx_http_request_t *r,
+    ngx_http_request_t *sr, u_char *buf, size_t len);
 static ngx_int_t ngx_http_vlm_check_header(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_admit(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_too_many(ngx_http_vlm_ctx_t *ctx);
@@ -121,9 +123,36 @@ ngx_http_vlm_init_ctx(ngx_http_request_t *r, ngx_http_vlm_ctx_t **pctx)
         ctx->request_id.data = vv->data;
     }
 
+    ctx->log_handler = r->log_handler;
+    r->log_handler = ngx_http_vlm_log_request;
+
     *pctx = ctx;
 
     return NGX_OK;
+}
+
+
+/* adds the id, by which the engine's log can be searched, to every line */
+
+static u_char *
+ngx_http_vlm_log_request(ngx_http_request_t *r, ngx_http_request_t *sr,
+    u_char *buf, size_t len)
+{
+    u_char              *p;
+    ngx_http_vlm_ctx_t  *ctx;
+
+    /* not there after an internal redirect */
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_vlm_module);
+
+    if (ctx == NULL) {
+        return buf;
+    }
+
+    p = ctx->log_handler(r, sr, buf, len);
+
+    return ngx_snprintf(p, len - (p - buf), ", request id: \"%V\"",
+                        &ctx->request_id);
 }
 
 
@@ -657,6 +686,10 @@ ngx_http_vlm_close(ngx_http_vlm_ctx_t *ctx)
                    "vlm close, state:%d, slot:%p", ctx->state, ctx->slot);
 
     ctx->state = NGX_HTTP_VLM_CLOSED;
+
+    if (ctx->log_handler != NULL) {
+        ctx->request->log_handler = ctx->log_handler;
+    }
 
     if (ctx->status == 0) {
         ctx->status = ctx->fail.status;
