@@ -144,7 +144,8 @@ threaded-bins: $(threaded:%=$(B)/t/unit/%)
 # compressed test data, once for all variants
 
 DATA := build-data/images_rgb/info.json build-data/qwen3/tokenizer.json \
-        build-data/qwen3/cases.jsonl
+        build-data/qwen3/cases.jsonl build-data/llama3/tokenizer.json \
+        build-data/llama3/cases.jsonl
 
 data: $(DATA)
 
@@ -153,6 +154,10 @@ build-data/images_rgb/info.json: t/data/images_rgb.tar.xz
 	tar -C build-data -xJmf $<
 
 build-data/qwen3/%: t/data/qwen3-%.xz
+	@mkdir -p $(dir $@)
+	xz -dc $< > $@
+
+build-data/llama3/%: t/data/llama3-%.xz
 	@mkdir -p $(dir $@)
 	xz -dc $< > $@
 

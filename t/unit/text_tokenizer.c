@@ -485,6 +485,8 @@ main(void)
                97);
     test_lines(tap_path("build-data/qwen3"),
                tap_path("build-data/qwen3/cases.jsonl"), 3000);
+    test_lines(tap_path("build-data/llama3"),
+               tap_path("build-data/llama3/cases.jsonl"), 3000);
 
     return tap_done();
 }
