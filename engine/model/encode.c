@@ -362,10 +362,10 @@ vlm_encode_step(vlm_encode_job_t *job, double budget, vlm_error_t *err)
             encode_advance(job);
         }
 
-        /* another one if at least half of it fits */
+        /* another one if most of it fits */
 
     } while (job->stage != VLM_STAGE_DONE
-             && budget >= vlm_encode_least(job) / 2);
+             && budget >= vlm_encode_least(job) * VLM_ENCODE_FIT);
 
     if (vlm_model_sync(job->encoder->model, job->encoder->queue, err)
         == VLM_ERROR)

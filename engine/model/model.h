@@ -166,6 +166,9 @@ double vlm_encode_spent(const vlm_encode_job_t *job);
 /* of the smallest slice that comes next */
 double vlm_encode_least(const vlm_encode_job_t *job);
 
+/* the part of a slice that has to fit into a budget for it to begin */
+#define VLM_ENCODE_FIT  0.9
+
 /* VLM_AGAIN: more to do.  VLM_OK: done.  VLM_ERROR. */
 int vlm_encode_step(vlm_encode_job_t *job, double budget, vlm_error_t *err);
 

@@ -18,6 +18,12 @@
  * ones within limits: an interruption by others is not to stop encoding.
  */
 #define SLICE_CREDIT    0.1
+
+/*
+ * Slices aim a little below what a step may grow by: beside them the step
+ * itself finds less of its weights in the caches.
+ */
+#define SLICE_AIM       0.95
 #define SLICE_DEBT      2.0
 
 
@@ -116,6 +122,10 @@ vlm_encode_slice(vlm_engine_t *e)
     double  us, allowed;
 
     allowed = vlm_pace_allowance(&e->pace, vlm_answers(e));
+
+    if (allowed > 0) {
+        allowed *= SLICE_AIM;
+    }
 
     if (allowed > 0 && encode_beside(e)) {
         /* rows of prompts have the other half of it */

@@ -313,9 +313,9 @@ vlm_encoding_run(vlm_encoding_t *enc, double us)
         left = (us - took) * enc->rate;
         least = encoding_least(enc);
 
-        /* once it has begun, only what fits, by half of it at least */
+        /* once it has begun, only what fits, by most of it */
 
-        if (took > 0 && left < least / 2) {
+        if (took > 0 && left < least * VLM_ENCODE_FIT) {
             break;
         }
 
