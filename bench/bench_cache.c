@@ -34,7 +34,9 @@ typedef struct {
 } bench_t;
 
 
-static const char  prompt[] = "Describe what you see.";
+/* long enough that the block in which the picture ends is a full one */
+static const char  prompt[] = "Describe what you see: which shapes, of which "
+                              "color, and where in the picture they are.";
 static times_t     of[VLM_CACHE_PREFIX + 1], all;
 
 
