@@ -182,6 +182,7 @@ weight(model_t *m, int64_t n, int64_t k, int gated)
     if ((size_t) (n * k) > b->nrandom
         || b->ops->weight_create(b->dev, &w,
                                  gated ? VLM_WEIGHT_GATED : VLM_WEIGHT_PLAIN,
+                                 VLM_QUANT_NONE,
                                  parts, NULL, gated ? 2 : 1, err,
                                  sizeof(err))
            != 0)

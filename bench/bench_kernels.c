@@ -274,7 +274,8 @@ make_weights(const bench_t *b, const shape_t *s, int n)
     rc = 0;
 
     for (i = 0; i < n && rc == 0; i++) {
-        rc = b->ops->weight_create(b->dev, &w[i], s->layout, parts, NULL,
+        rc = b->ops->weight_create(b->dev, &w[i], s->layout, VLM_QUANT_NONE,
+                                   parts, NULL,
                                    s->layout == VLM_WEIGHT_GATED ? 2 : 1, err,
                                    sizeof(err));
     }

@@ -36,11 +36,13 @@ typedef enum {
     VLM_F16,
     VLM_I8,                     /* with one float32 scale a row */
     VLM_U8,
-    VLM_I32
+    VLM_I32,
+    VLM_F8                      /* E4M3, with one float32 scale a row */
 } vlm_dtype_t;
 
 typedef struct vlm_device_s  vlm_device_t;      /* a device's own */
 typedef struct vlm_queue_s   vlm_queue_t;
+typedef struct vlm_fence_s   vlm_fence_t;
 
 
 /*
@@ -75,13 +77,28 @@ typedef enum {
     VLM_WEIGHT_GATED            /* two parts, gate and up: y = act(g) * u */
 } vlm_weight_layout_t;
 
+/*
+ * How weights are made smaller.  INT8: a row of w, and at run time a row of
+ * x, of greatest magnitude m becomes rint(v * (127 / m)), to even, with the
+ * scale m / 127 (a row of zeros: 0).  The product of the integers is exact;
+ * y = fma((float) sum, scale of x * scale of w, bias), then as ever.  FP8:
+ * the same with E4M3, 448 for 127, and a float32 sum.
+ */
+
+typedef enum {
+    VLM_QUANT_NONE = 0,
+    VLM_QUANT_INT8,
+    VLM_QUANT_FP8
+} vlm_quant_t;
+
 /* a weight [n, k] on the device, in the device's own packing */
 
 typedef struct {
     void               *data;               /* NULL: no weight */
     float              *bias;               /* device memory, n, or NULL */
+    float              *scale;              /* the same, I8 and F8 */
     vlm_device_t       *device;
-    vlm_dtype_t         dtype;              /* as stored: no widening */
+    vlm_dtype_t         dtype;              /* as stored */
     vlm_weight_layout_t layout;
     int64_t             n;                  /* outputs; GATED: of both parts */
     int64_t             k;                  /* inputs */
@@ -233,6 +250,13 @@ typedef struct vlm_ops_s {
     void *(*alloc)(vlm_device_t *dev, size_t size);
     void (*free)(vlm_device_t *dev, void *data);
 
+    /*
+     * The same in the host's memory: read and written by the host, and by
+     * operations as if it were the device's (pinned and mapped there).
+     */
+    void *(*host_alloc)(vlm_device_t *dev, size_t size);
+    void (*host_free)(vlm_device_t *dev, void *data);
+
     vlm_queue_t *(*queue_create)(vlm_device_t *dev, int low_priority);
     void (*queue_destroy)(vlm_queue_t *q);
 
@@ -242,12 +266,12 @@ typedef struct vlm_ops_s {
     /*
      * Packs a weight from one or more parts of equal cols and dtype, with an
      * optional bias of the same parts (NULL entries: zeros), any float type.
-     * 0, or -1 and a message.
+     * 0, or -1 and a message; what the device cannot quantise is refused.
      */
     int (*weight_create)(vlm_device_t *dev, vlm_weight_t *w,
-        vlm_weight_layout_t layout, const vlm_host_matrix_t *parts,
-        const vlm_host_matrix_t *biases, int nparts, char *err,
-        size_t errlen);
+        vlm_weight_layout_t layout, vlm_quant_t quant,
+        const vlm_host_matrix_t *parts, const vlm_host_matrix_t *biases,
+        int nparts, char *err, size_t errlen);
     void (*weight_destroy)(vlm_weight_t *w);
 
     size_t (*kv_block_bytes)(vlm_device_t *dev, int32_t block_size,
@@ -260,6 +284,21 @@ typedef struct vlm_ops_s {
     int (*step_upload)(vlm_queue_t *q, vlm_step_t *step,
         const vlm_step_host_t *host, const vlm_rope_t *rope);
     void (*step_free)(vlm_device_t *dev, vlm_step_t *step);
+
+    /* ---- order between queues, whatever threads they belong to ---- */
+
+    /* NULL: out of memory */
+    vlm_fence_t *(*fence_create)(vlm_device_t *dev);
+    void (*fence_destroy)(vlm_fence_t *fence);
+
+    /* the fence is reached when all that is on the queue now has run */
+    void (*record)(vlm_queue_t *q, vlm_fence_t *fence);
+
+    /* what comes next on this queue runs after that */
+    void (*wait)(vlm_queue_t *q, vlm_fence_t *fence);
+
+    /* 0: not yet; 1: reached, or never recorded, or the device has failed */
+    int (*reached)(vlm_fence_t *fence);
 
     /* ---- operations ---- */
 

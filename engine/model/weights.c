@@ -491,7 +491,8 @@ weights_pack(vlm_model_t *m, const found_t *found, vlm_weight_t *to,
     if (rc == VLM_ERROR) {
         vlm_fail(err, 500, NULL, "no memory for a copy");
 
-    } else if (m->ops->weight_create(m->dev, to, found->spec->layout, parts,
+    } else if (m->ops->weight_create(m->dev, to, found->spec->layout,
+                                     VLM_QUANT_NONE, parts,
                                      found->biases[0] != NULL ? biases : NULL,
                                      found->nparts, why, sizeof(why))
                != 0)

@@ -100,8 +100,9 @@ vlm_cpu_scratch(vlm_queue_t *q, int worker)
 
 /* ops_linear.c */
 int vlm_cpu_weight_create(vlm_device_t *dev, vlm_weight_t *w,
-    vlm_weight_layout_t layout, const vlm_host_matrix_t *parts,
-    const vlm_host_matrix_t *biases, int nparts, char *err, size_t errlen);
+    vlm_weight_layout_t layout, vlm_quant_t quant,
+    const vlm_host_matrix_t *parts, const vlm_host_matrix_t *biases,
+    int nparts, char *err, size_t errlen);
 void vlm_cpu_weight_destroy(vlm_weight_t *w);
 void vlm_cpu_linear(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w, vlm_act_t act,

@@ -40,8 +40,9 @@ static inline void transpose(const words_t *in, words_t *out);
 
 int
 vlm_cpu_weight_create(vlm_device_t *dev, vlm_weight_t *w,
-    vlm_weight_layout_t layout, const vlm_host_matrix_t *parts,
-    const vlm_host_matrix_t *biases, int nparts, char *err, size_t errlen)
+    vlm_weight_layout_t layout, vlm_quant_t quant,
+    const vlm_host_matrix_t *parts, const vlm_host_matrix_t *biases,
+    int nparts, char *err, size_t errlen)
 {
     int      i;
     size_t   size;
@@ -49,6 +50,11 @@ vlm_cpu_weight_create(vlm_device_t *dev, vlm_weight_t *w,
     int64_t  npanels;
 
     memset(w, 0, sizeof(vlm_weight_t));
+
+    if (quant != VLM_QUANT_NONE) {
+        snprintf(err, errlen, "the CPU device has no quantised weights");
+        return -1;
+    }
 
     if (check(layout, parts, biases, nparts, err, errlen) != 0) {
         return -1;

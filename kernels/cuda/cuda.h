@@ -159,6 +159,17 @@ void vlm_cuda_download(vlm_queue_t *q, void *host, const void *from,
 void *vlm_cuda_alloc(vlm_device_t *dev, size_t size);
 void vlm_cuda_free(vlm_device_t *dev, void *data);
 void vlm_cuda_memory_done(vlm_device_t *dev);
+void *vlm_cuda_host_alloc(vlm_device_t *dev, size_t size);
+void vlm_cuda_host_free(vlm_device_t *dev, void *data);
+
+
+/* ---- fence.cu ---- */
+
+vlm_fence_t *vlm_cuda_fence_create(vlm_device_t *dev);
+void vlm_cuda_fence_destroy(vlm_fence_t *fence);
+void vlm_cuda_record(vlm_queue_t *q, vlm_fence_t *fence);
+void vlm_cuda_wait(vlm_queue_t *q, vlm_fence_t *fence);
+int vlm_cuda_reached(vlm_fence_t *fence);
 
 
 /* ---- gemm.cu, and kernels/emu/gemm.cu: y = x . w^T ---- */
@@ -198,8 +209,9 @@ void vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op);
  */
 
 int vlm_cuda_weight_create(vlm_device_t *dev, vlm_weight_t *w,
-    vlm_weight_layout_t layout, const vlm_host_matrix_t *parts,
-    const vlm_host_matrix_t *biases, int nparts, char *err, size_t errlen);
+    vlm_weight_layout_t layout, vlm_quant_t quant,
+    const vlm_host_matrix_t *parts, const vlm_host_matrix_t *biases,
+    int nparts, char *err, size_t errlen);
 void vlm_cuda_weight_destroy(vlm_weight_t *w);
 
 /* the bias in the activation type, or NULL */

@@ -197,6 +197,8 @@ fill_table(vlm_device_t *dev)
 
     ops->alloc = vlm_cuda_alloc;
     ops->free = vlm_cuda_free;
+    ops->host_alloc = vlm_cuda_host_alloc;
+    ops->host_free = vlm_cuda_host_free;
     ops->queue_create = vlm_cuda_queue_create;
     ops->queue_destroy = vlm_cuda_queue_destroy;
     ops->sync = vlm_cuda_sync;
@@ -206,6 +208,12 @@ fill_table(vlm_device_t *dev)
     ops->vision_kv_bytes = vlm_cuda_vision_kv_bytes;
     ops->step_upload = vlm_cuda_step_upload;
     ops->step_free = vlm_cuda_step_free;
+
+    ops->fence_create = vlm_cuda_fence_create;
+    ops->fence_destroy = vlm_cuda_fence_destroy;
+    ops->record = vlm_cuda_record;
+    ops->wait = vlm_cuda_wait;
+    ops->reached = vlm_cuda_reached;
 
     ops->upload = vlm_cuda_upload;
     ops->download = vlm_cuda_download;

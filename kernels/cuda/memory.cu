@@ -175,6 +175,40 @@ trim(vlm_device_t *dev, size_t most)
 }
 
 
+void *
+vlm_cuda_host_alloc(vlm_device_t *dev, size_t size)
+{
+    void  *data;
+
+    if (size > SIZE_MAX / 2 || cudaSetDevice(dev->index) != cudaSuccess) {
+        return NULL;
+    }
+
+    if (cudaMallocHost(&data, size > 0 ? size : 1) != cudaSuccess) {
+        /* lack of memory is no lasting error */
+        (void) cudaGetLastError();
+        return NULL;
+    }
+
+    return data;
+}
+
+
+void
+vlm_cuda_host_free(vlm_device_t *dev, void *data)
+{
+    if (data == NULL) {
+        return;
+    }
+
+    /* operations of any queue may use it still */
+
+    (void) cudaSetDevice(dev->index);
+    (void) cudaDeviceSynchronize();
+    (void) cudaFreeHost(data);
+}
+
+
 void
 vlm_cuda_memory_done(vlm_device_t *dev)
 {

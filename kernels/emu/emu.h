@@ -106,6 +106,7 @@ int vlm_emu_event_create(vlm_emu_event_t *e, unsigned flags);
 int vlm_emu_event_destroy(vlm_emu_event_t e);
 int vlm_emu_event_record(vlm_emu_event_t e, vlm_emu_stream_t s);
 int vlm_emu_event_sync(vlm_emu_event_t e);
+int vlm_emu_event_query(vlm_emu_event_t e);
 int vlm_emu_device_sync(void);
 int vlm_emu_last_error(void);
 
@@ -113,6 +114,7 @@ int vlm_emu_last_error(void);
 #define VLM_EMU_FAILURE     719         /* cudaErrorLaunchFailure */
 #define VLM_EMU_MEMORY      2           /* cudaErrorMemoryAllocation */
 #define VLM_EMU_INVALID     1           /* cudaErrorInvalidValue */
+#define VLM_EMU_NOT_READY   600         /* cudaErrorNotReady */
 
 
 #ifdef __cplusplus
@@ -147,6 +149,7 @@ typedef vlm_emu_event_t     cudaEvent_t;
 
 #define cudaSuccess                 0
 #define cudaErrorMemoryAllocation   VLM_EMU_MEMORY
+#define cudaErrorNotReady           VLM_EMU_NOT_READY
 #define cudaSetDevice(index)        0
 #define cudaMemcpyHostToDevice      1
 #define cudaMemcpyDeviceToHost      2
@@ -169,6 +172,7 @@ typedef vlm_emu_event_t     cudaEvent_t;
 #define cudaEventDestroy            vlm_emu_event_destroy
 #define cudaEventRecord             vlm_emu_event_record
 #define cudaEventSynchronize        vlm_emu_event_sync
+#define cudaEventQuery              vlm_emu_event_query
 #define cudaDeviceSynchronize       vlm_emu_device_sync
 #define cudaGetLastError            vlm_emu_last_error
 #define cudaGetErrorString          vlm_emu_error

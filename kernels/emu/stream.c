@@ -529,6 +529,27 @@ vlm_emu_event_sync(vlm_emu_event_t e)
 }
 
 
+/* asking again and again gets there */
+
+int
+vlm_emu_event_query(vlm_emu_event_t e)
+{
+    int  rc;
+
+    pthread_mutex_lock(&lock);
+
+    if (nstreams > 0) {
+        run_early();
+    }
+
+    rc = failed ? failed : e->done < e->recorded ? VLM_EMU_NOT_READY : 0;
+
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
+
+
 int
 vlm_emu_last_error(void)
 {

@@ -94,6 +94,7 @@ weight_make(rig_t *rig, const shape_t *s, const data_t *d)
 
     if (rig->ops->weight_create(rig->dev, &w, s->gated ? VLM_WEIGHT_GATED
                                                        : VLM_WEIGHT_PLAIN,
+                                VLM_QUANT_NONE,
                                 m, s->bias ? b : NULL, parts, err,
                                 sizeof(err))
         != 0)

@@ -140,7 +140,8 @@ linear_on(rig_t *rig, const case_t *c, const data_t *d)
     type = c->f32_out ? VLM_F32 : rig->ops->act_dtype;
     nparts = d->parts[1].rows > 0 ? 2 : 1;
 
-    if (rig->ops->weight_create(rig->dev, &w, c->layout, d->parts,
+    if (rig->ops->weight_create(rig->dev, &w, c->layout, VLM_QUANT_NONE,
+                                d->parts,
                                 c->bias ? d->biases : NULL, nparts, err,
                                 sizeof(err))
         != 0)
@@ -287,8 +288,8 @@ test_embed(rig_t *rig)
     m.rows = 52;
     m.cols = 70;
 
-    if (rig->ops->weight_create(rig->dev, &weight, VLM_WEIGHT_PLAIN, &m, NULL,
-                                1, err, sizeof(err))
+    if (rig->ops->weight_create(rig->dev, &weight, VLM_WEIGHT_PLAIN,
+                                VLM_QUANT_NONE, &m, NULL, 1, err, sizeof(err))
         != 0)
     {
         rig_stop("weight", err);
@@ -354,15 +355,18 @@ test_refused(rig_t *rig)
     parts[1] = parts[0];
     parts[1].cols = 2;
 
-    tap_ok(rig->ops->weight_create(rig->dev, &weight, VLM_WEIGHT_GATED, parts,
+    tap_ok(rig->ops->weight_create(rig->dev, &weight, VLM_WEIGHT_GATED,
+                                   VLM_QUANT_NONE, parts,
                                    NULL, 1, err, sizeof(err)) == -1,
            "a gate without its twin");
-    tap_ok(rig->ops->weight_create(rig->dev, &weight, VLM_WEIGHT_PLAIN, parts,
+    tap_ok(rig->ops->weight_create(rig->dev, &weight, VLM_WEIGHT_PLAIN,
+                                   VLM_QUANT_NONE, parts,
                                    NULL, 2, err, sizeof(err)) == -1,
            "parts of unequal columns");
     tap_str(err, "part 1 of a weight: 2 x 2 of type 0, the first has 3 "
             "columns of type 0", "and its message");
-    tap_ok(rig->ops->weight_create(rig->dev, &weight, VLM_WEIGHT_PLAIN, parts,
+    tap_ok(rig->ops->weight_create(rig->dev, &weight, VLM_WEIGHT_PLAIN,
+                                   VLM_QUANT_NONE, parts,
                                    NULL, 1, err, sizeof(err)) == 0,
            "one part");
 

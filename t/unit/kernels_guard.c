@@ -166,8 +166,8 @@ test_work(void)
     vlm_host_matrix_t  part = { w, VLM_F32, 3, 4 };
     vlm_host_matrix_t  bias = { b, VLM_F32, 1, 3 };
 
-    tap_is(ops->weight_create(dev, &weight, VLM_WEIGHT_PLAIN, &part, &bias, 1,
-                              err, sizeof(err)),
+    tap_is(ops->weight_create(dev, &weight, VLM_WEIGHT_PLAIN, VLM_QUANT_NONE,
+                              &part, &bias, 1, err, sizeof(err)),
            0, "a weight");
 
     tx = guarded(2, 4);

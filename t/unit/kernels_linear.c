@@ -441,7 +441,7 @@ check_device(const case_t *c, data_t *d, vlm_isa_t isa, int nthreads,
     q = ops->queue_create(dev, 0);
     y = make(c->rows * d->y_stride * sizeof(float));
 
-    rc = ops->weight_create(dev, &w, c->layout, d->parts,
+    rc = ops->weight_create(dev, &w, c->layout, VLM_QUANT_NONE, d->parts,
                             c->bias ? d->bias_parts : NULL, c->nparts, err,
                             sizeof(err));
     tap_is(rc, 0, "%s: weight %s", c->name, err);
@@ -545,7 +545,8 @@ check_embed(vlm_dtype_t dtype)
 
     dev = vlm_cpu_device_isa(VLM_CPU_SCALAR, 2, &ops, err, sizeof(err));
     q = ops->queue_create(dev, 0);
-    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, &m, NULL, 1, err,
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, VLM_QUANT_NONE,
+                              &m, NULL, 1, err,
                               sizeof(err)), 0, "embedding of type %d", dtype);
 
     ops->embed(q, &t, &w, &step);
@@ -603,25 +604,30 @@ check_refused(void)
     parts[1] = parts[0];
     parts[1].rows = 7;
 
-    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_GATED, parts, NULL, 2, err,
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_GATED, VLM_QUANT_NONE,
+                              parts, NULL, 2, err,
                               sizeof(err)), -1, "refused: %s", "gate, up");
-    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_GATED, parts, NULL, 1, err,
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_GATED, VLM_QUANT_NONE,
+                              parts, NULL, 1, err,
                               sizeof(err)), -1, "refused: one part");
 
     parts[1].cols = 5;
-    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, parts, NULL, 2, err,
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, VLM_QUANT_NONE,
+                              parts, NULL, 2, err,
                               sizeof(err)), -1, "refused: columns");
     tap_str(err, "part 1 of a weight has 5 columns of type 1, part 0 has 4 of "
             "type 1", "says so");
 
     parts[1] = parts[0];
-    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, parts, parts, 2, err,
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, VLM_QUANT_NONE,
+                              parts, parts, 2, err,
                               sizeof(err)), -1, "refused: %s", "a bias");
     tap_str(err, "bias 0 of a weight: 8 x 4 of type 1 for 8 outputs",
             "says so");
 
     parts[0].rows = 0;
-    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, parts, NULL, 1, err,
+    tap_is(ops->weight_create(dev, &w, VLM_WEIGHT_PLAIN, VLM_QUANT_NONE,
+                              parts, NULL, 1, err,
                               sizeof(err)), -1, "refused: no rows");
 
     vlm_cpu_device_destroy(dev);

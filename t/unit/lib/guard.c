@@ -402,9 +402,9 @@ guard_create(vlm_device_t *real, const vlm_ops_t *real_ops,
     g->ops.sync = guard_sync;
     g->ops.upload = guard_upload;
     g->ops.download = guard_download;
-    guard_operations(&g->ops);
     g->ops.act_dtype = real_ops->act_dtype;
     g->real = real_ops;
+    guard_operations(g, &g->ops);
     g->real_dev = real;
     g->page = (size_t) sysconf(_SC_PAGESIZE);
     g->token = reserve();

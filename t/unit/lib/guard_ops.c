@@ -37,15 +37,16 @@ guard_tensor(guard_t *g, const vlm_tensor_t *t, const char *op)
 
 static int
 guard_weight_create(vlm_device_t *dev, vlm_weight_t *w,
-    vlm_weight_layout_t layout, const vlm_host_matrix_t *parts,
-    const vlm_host_matrix_t *biases, int nparts, char *err, size_t errlen)
+    vlm_weight_layout_t layout, vlm_quant_t quant,
+    const vlm_host_matrix_t *parts, const vlm_host_matrix_t *biases,
+    int nparts, char *err, size_t errlen)
 {
     void          *token;
     guard_t       *g = (guard_t *) dev;
     vlm_weight_t   real;
 
-    if (g->real->weight_create(g->real_dev, &real, layout, parts, biases,
-                               nparts, err, errlen)
+    if (g->real->weight_create(g->real_dev, &real, layout, quant,
+                               parts, biases, nparts, err, errlen)
         != 0)
     {
         return -1;
@@ -198,6 +199,33 @@ real_kv(guard_t *g, const vlm_kv_t *kv, const char *op)
     real.device = g->real_dev;
 
     return real;
+}
+
+
+static vlm_fence_t *
+guard_fence_create(vlm_device_t *dev)
+{
+    guard_t  *g = (guard_t *) dev;
+
+    return g->real->fence_create(g->real_dev);
+}
+
+
+static void
+guard_record(vlm_queue_t *queue, vlm_fence_t *fence)
+{
+    guard_queue_t  *q = (guard_queue_t *) queue;
+
+    q->g->real->record(q->real, fence);
+}
+
+
+static void
+guard_wait(vlm_queue_t *queue, vlm_fence_t *fence)
+{
+    guard_queue_t  *q = (guard_queue_t *) queue;
+
+    q->g->real->wait(q->real, fence);
 }
 
 
@@ -529,8 +557,13 @@ guard_sample(vlm_queue_t *queue, const vlm_tensor_t *logits,
 
 
 void
-guard_operations(vlm_ops_t *ops)
+guard_operations(const guard_t *g, vlm_ops_t *ops)
 {
+    ops->fence_create = guard_fence_create;
+    ops->fence_destroy = g->real->fence_destroy;
+    ops->record = guard_record;
+    ops->wait = guard_wait;
+    ops->reached = g->real->reached;
     ops->weight_create = guard_weight_create;
     ops->weight_destroy = guard_weight_destroy;
     ops->kv_block_bytes = guard_kv_block_bytes;

@@ -75,7 +75,7 @@ void *guard_host_writes(guard_queue_t *q, void *host, size_t size,
     const char *op);
 
 /* fills in what guard_ops.c implements */
-void guard_operations(vlm_ops_t *ops);
+void guard_operations(const guard_t *g, vlm_ops_t *ops);
 
 
 #endif /* GUARD_PRIVATE_H */

@@ -1,0 +1,92 @@
+
+/* Order between queues: events of the runtime. */
+
+#include "kernels/cuda/cuda.h"
+
+
+struct vlm_fence_s {
+    vlm_device_t       *dev;
+    cudaEvent_t         event;
+};
+
+
+VLM_CUDA_BEGIN
+
+
+vlm_fence_t *
+vlm_cuda_fence_create(vlm_device_t *dev)
+{
+    vlm_fence_t  *fence;
+
+    if (cudaSetDevice(dev->index) != cudaSuccess) {
+        return NULL;
+    }
+
+    fence = (vlm_fence_t *) calloc(1, sizeof(vlm_fence_t));
+    if (fence == NULL) {
+        return NULL;
+    }
+
+    fence->dev = dev;
+
+    if (cudaEventCreateWithFlags(&fence->event, cudaEventDisableTiming)
+        != cudaSuccess)
+    {
+        (void) cudaGetLastError();
+        free(fence);
+        return NULL;
+    }
+
+    return fence;
+}
+
+
+void
+vlm_cuda_fence_destroy(vlm_fence_t *fence)
+{
+    if (fence == NULL) {
+        return;
+    }
+
+    (void) cudaSetDevice(fence->dev->index);
+    (void) cudaEventDestroy(fence->event);
+    free(fence);
+}
+
+
+void
+vlm_cuda_record(vlm_queue_t *q, vlm_fence_t *fence)
+{
+    if (vlm_cuda_begin(q) != 0) {
+        return;
+    }
+
+    (void) vlm_cuda_check(q, cudaEventRecord(fence->event, q->stream),
+                          "record");
+}
+
+
+void
+vlm_cuda_wait(vlm_queue_t *q, vlm_fence_t *fence)
+{
+    if (vlm_cuda_begin(q) != 0) {
+        return;
+    }
+
+    (void) vlm_cuda_check(q, cudaStreamWaitEvent(q->stream, fence->event, 0),
+                          "wait");
+}
+
+
+int
+vlm_cuda_reached(vlm_fence_t *fence)
+{
+    if (cudaSetDevice(fence->dev->index) != cudaSuccess) {
+        return 1;
+    }
+
+    return cudaEventQuery(fence->event) != cudaErrorNotReady;
+}
+
+
+VLM_CUDA_END
