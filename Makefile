@@ -175,7 +175,7 @@ fuzz: $(fuzzers)
 fuzz_src = $(foreach l,$(filter-out kernels,\
     $(needs_$(firstword $(subst _, ,$(1))))),$($(l)_src))
 
-build-fuzz/%: t/fuzz/%.c $$(call fuzz_src,$$*)
+build-fuzz/%: t/fuzz/%.c $(wildcard t/fuzz/*.h) $$(call fuzz_src,$$*)
 	@mkdir -p $(dir $@)
 	clang -std=c11 -D_GNU_SOURCE -DVLM_FUZZ -I. $(WARN) $(FUZZ_FLAGS) \
 	    $(shell pkg-config --cflags $(PKGS)) -pthread -o $@ \

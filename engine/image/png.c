@@ -43,22 +43,26 @@ read_u32(const uint8_t *p)
 }
 
 
-/* end of the chunk at pos, or of the file if it is cut */
+/*
+ * End of the chunk at pos, or of the file if it is cut; the type is told from
+ * as little as there is, for libspng allocates what a chunk says it holds.
+ */
 
 static size_t
 chunk_end(const uint8_t *data, size_t len, size_t pos, uint32_t *type)
 {
-    size_t  n;
+    size_t  left;
 
-    if (len - pos < CHUNK_OVERHEAD) {
-        *type = 0;
+    left = len - pos;
+    *type = (left >= 8) ? read_u32(data + pos + 4) : 0;
+
+    if (left < CHUNK_OVERHEAD
+        || read_u32(data + pos) > left - CHUNK_OVERHEAD)
+    {
         return len;
     }
 
-    n = read_u32(data + pos);
-    *type = read_u32(data + pos + 4);
-
-    return (n > len - pos - CHUNK_OVERHEAD) ? len : pos + CHUNK_OVERHEAD + n;
+    return pos + CHUNK_OVERHEAD + read_u32(data + pos);
 }
 
 

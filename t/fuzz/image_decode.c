@@ -1,5 +1,8 @@
 
-/* Any bytes as a picture: type, header, EXIF, decoders, resize. */
+/*
+ * Any bytes as a picture, the whole way: type, limits, header, decoder, turn,
+ * resize.  The decoders have targets of their own, image_TYPE.
+ */
 
 #include <stdlib.h>
 #include <string.h>
