@@ -109,6 +109,8 @@ ifeq ($(shell uname -m),x86_64)
 $(B)/kernels/cpu/%_avx2.o: ISA := -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/%_avx512.o: ISA := -mavx512f -mavx512bw -mavx512vl \
     -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+$(B)/kernels/cpu/%_vnni.o: ISA := -mavx512f -mavx512bw -mavx512vl \
+    -mavx512dq -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
 endif
 
 $(B)/kernels/%.o: OPT := $(if $(SANFLAGS),$(OPT) $(no_tracking),-O3)

@@ -80,7 +80,8 @@ typedef enum {
 /*
  * How weights are made smaller.  INT8: a row of w, and at run time a row of
  * x, of greatest magnitude m becomes rint(v * (127 / m)), to even, with the
- * scale m / 127 (a row of zeros: 0).  The product of the integers is exact;
+ * scale m / 127 (a row of zeros: 0; of nothing above 2^-100: zeros, too; with
+ * an infinity or a NaN: NaN).  The product of the integers is exact;
  * y = fma((float) sum, scale of x * scale of w, bias), then as ever.  FP8:
  * the same with E4M3, 448 for 127, and a float32 sum.
  */

@@ -54,6 +54,7 @@ struct vlm_device_s {
     vlm_isa_t                isa;
     vlm_pool_t              *pool;
     const vlm_cpu_linear_t  *linear;
+    const vlm_cpu_linear_t  *linear_i8;
     const vlm_cpu_rows_t    *rows;
     const vlm_cpu_attn_t    *attn;
 };
@@ -70,6 +71,7 @@ struct vlm_queue_s {
 
 /* vlm_cpu_device() with a given instruction set, for tests */
 int vlm_cpu_has_isa(vlm_isa_t isa);
+int vlm_cpu_has_vnni(void);
 vlm_device_t *vlm_cpu_device_isa(vlm_isa_t isa, int nthreads,
     const vlm_ops_t **ops, char *err, size_t errlen);
 

@@ -40,6 +40,7 @@ typedef struct {
     const char              *name;
     vlm_ops_t                ops;
     const vlm_cpu_linear_t  *linear;
+    const vlm_cpu_linear_t  *linear_i8;
     const vlm_cpu_rows_t    *rows;
     const vlm_cpu_attn_t    *attn;
 } isa_t;
@@ -87,12 +88,12 @@ typedef struct {
 
 static const isa_t  isas[] = {
     { "scalar", cpu_ops("cpu/scalar"), &vlm_cpu_linear_scalar,
-      &vlm_cpu_rows_scalar, &vlm_cpu_attn_scalar },
+      &vlm_cpu_linear_i8_scalar, &vlm_cpu_rows_scalar, &vlm_cpu_attn_scalar },
 #if defined(__x86_64__)
     { "avx2", cpu_ops("cpu/avx2"), &vlm_cpu_linear_avx2,
-      &vlm_cpu_rows_avx2, &vlm_cpu_attn_avx2 },
+      &vlm_cpu_linear_i8_avx2, &vlm_cpu_rows_avx2, &vlm_cpu_attn_avx2 },
     { "avx512", cpu_ops("cpu/avx512"), &vlm_cpu_linear_avx512,
-      &vlm_cpu_rows_avx512, &vlm_cpu_attn_avx512 },
+      &vlm_cpu_linear_i8_avx512, &vlm_cpu_rows_avx512, &vlm_cpu_attn_avx512 },
 #endif
 };
 
@@ -145,6 +146,19 @@ vlm_cpu_has_isa(vlm_isa_t isa)
 }
 
 
+/* what AVX-512 has for int8, on some of its CPUs */
+
+int
+vlm_cpu_has_vnni(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512vnni") != 0;
+#else
+    return 0;
+#endif
+}
+
+
 vlm_device_t *
 vlm_cpu_device(int nthreads, const vlm_ops_t **ops, char *err, size_t errlen)
 {
@@ -189,8 +203,17 @@ vlm_cpu_device_isa(vlm_isa_t isa, int nthreads, const vlm_ops_t **ops,
 
     dev->isa = isa;
     dev->linear = isas[isa].linear;
+    dev->linear_i8 = isas[isa].linear_i8;
     dev->rows = isas[isa].rows;
     dev->attn = isas[isa].attn;
+
+#if defined(__x86_64__)
+
+    if (isa == VLM_CPU_AVX512 && vlm_cpu_has_vnni()) {
+        dev->linear_i8 = &vlm_cpu_linear_i8_vnni;
+    }
+
+#endif
 
     dev->pool = vlm_pool_create(nthreads != 0 ? nthreads : vlm_cpu_count(),
                                 err, errlen);

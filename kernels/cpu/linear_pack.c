@@ -30,7 +30,6 @@ static int pack_bias(vlm_weight_t *w, const vlm_host_matrix_t *biases,
     const vlm_host_matrix_t *parts, int nparts);
 static float bias_at(const vlm_host_matrix_t *bias, int64_t i);
 static void pack_panel(void *arg, int task, int worker);
-static const char *panel_row(const pack_t *p, int64_t panel, int column);
 static void place(vlm_dtype_t dtype, char *to, uint32_t part[][PACK_DEPTH],
     int64_t depth);
 static inline words_t panel_words(vlm_dtype_t dtype,
@@ -45,14 +44,13 @@ vlm_cpu_weight_create(vlm_device_t *dev, vlm_weight_t *w,
     int nparts, char *err, size_t errlen)
 {
     int      i;
-    size_t   size;
     pack_t   p;
     int64_t  npanels;
 
     memset(w, 0, sizeof(vlm_weight_t));
 
-    if (quant != VLM_QUANT_NONE) {
-        snprintf(err, errlen, "the CPU device has no quantised weights");
+    if (quant == VLM_QUANT_FP8) {
+        snprintf(err, errlen, "the CPU device has no fp8 weights");
         return -1;
     }
 
@@ -60,8 +58,14 @@ vlm_cpu_weight_create(vlm_device_t *dev, vlm_weight_t *w,
         return -1;
     }
 
+    if (quant == VLM_QUANT_INT8 && parts[0].cols > VLM_I8_MAX_K) {
+        snprintf(err, errlen, "int8 sums of %lld products may exceed 32 bits, "
+                 "%d are safe", (long long) parts[0].cols, VLM_I8_MAX_K);
+        return -1;
+    }
+
     w->device = dev;
-    w->dtype = parts[0].dtype;
+    w->dtype = quant == VLM_QUANT_INT8 ? VLM_I8 : parts[0].dtype;
     w->layout = layout;
     w->k = parts[0].cols;
 
@@ -70,21 +74,26 @@ vlm_cpu_weight_create(vlm_device_t *dev, vlm_weight_t *w,
     }
 
     npanels = vlm_weight_panels(w);
-    size = (size_t) npanels * VLM_PANEL * vlm_dtype_size(w->dtype);
 
-    if ((size_t) w->k > SIZE_MAX / 2 / size) {
+    if ((size_t) w->k > SIZE_MAX / 1024 / (size_t) npanels) {
         snprintf(err, errlen, "a weight of %lld x %lld is too large",
                  (long long) w->n, (long long) w->k);
         return -1;
     }
 
-    w->bytes = size * (size_t) w->k;
+    w->bytes = (size_t) npanels * vlm_panel_bytes(w);
     w->data = vlm_cpu_alloc(w->bytes);
 
-    if (w->data == NULL || pack_bias(w, biases, parts, nparts) != 0) {
+    if (w->data == NULL || pack_bias(w, biases, parts, nparts) != 0
+        || (w->dtype == VLM_I8 && vlm_cpu_pack_i8(w, parts, nparts) != 0))
+    {
         snprintf(err, errlen, "no memory for a weight of %zu bytes", w->bytes);
         vlm_cpu_weight_destroy(w);
         return -1;
+    }
+
+    if (w->dtype == VLM_I8) {
+        return 0;
     }
 
     p.w = w;
@@ -162,6 +171,7 @@ vlm_cpu_weight_destroy(vlm_weight_t *w)
 {
     free(w->data);
     free(w->bias);
+    free(w->scale);
     memset(w, 0, sizeof(vlm_weight_t));
 }
 
@@ -261,7 +271,7 @@ pack_panel(void *arg, int task, int worker)
     to = (char *) p->w->data + (size_t) task * (size_t) p->w->k * line;
 
     for (c = 0; c < VLM_PANEL; c++) {
-        row[c] = panel_row(p, task, c);
+        row[c] = vlm_cpu_panel_row(p->w, p->parts, p->nparts, task, c);
     }
 
     memset(part, 0, sizeof(part));
@@ -284,17 +294,16 @@ pack_panel(void *arg, int task, int worker)
 }
 
 
-/* a column's source, NULL: beyond the last */
-
-static const char *
-panel_row(const pack_t *p, int64_t panel, int column)
+const char *
+vlm_cpu_panel_row(const vlm_weight_t *w, const vlm_host_matrix_t *parts,
+    int nparts, int64_t panel, int column)
 {
     int      i;
     int64_t  r, half;
 
-    half = p->w->n / 2;
+    half = w->n / 2;
 
-    if (p->w->layout == VLM_WEIGHT_PLAIN) {
+    if (w->layout == VLM_WEIGHT_PLAIN) {
         r = panel * VLM_PANEL + column;
 
     } else {
@@ -309,14 +318,15 @@ panel_row(const pack_t *p, int64_t panel, int column)
         }
     }
 
-    for (i = 0; i < p->nparts; i++) {
+    for (i = 0; i < nparts; i++) {
 
-        if (r < p->parts[i].rows) {
-            return (const char *) p->parts[i].data
-                   + (size_t) r * (size_t) p->parts[i].cols * p->esize;
+        if (r < parts[i].rows) {
+            return (const char *) parts[i].data
+                   + (size_t) r * (size_t) parts[i].cols
+                     * vlm_dtype_size(parts[i].dtype);
         }
 
-        r -= p->parts[i].rows;
+        r -= parts[i].rows;
     }
 
     return NULL;

@@ -23,7 +23,8 @@ typedef struct {
     vlm_queue_t             *q;
     const float             *x;
     int64_t                  x_stride;
-    float                   *packed;
+    char                    *packed;
+    float                   *scales;
     int64_t                  npanels;
     int64_t                  group;         /* panels of a task */
     int64_t                  ngroups;
@@ -65,13 +66,14 @@ vlm_cpu_linear(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
     memset(&l, 0, sizeof(linear_t));
 
     l.q = q;
-    l.linear = q->dev->linear;
+    l.linear = w->dtype == VLM_I8 ? q->dev->linear_i8 : q->dev->linear;
     l.x = x->data;
     l.x_stride = x->stride;
 
     l.p.panels = w->data;
-    l.p.panel_bytes = (size_t) w->k * VLM_PANEL * vlm_dtype_size(w->dtype);
+    l.p.panel_bytes = vlm_panel_bytes(w);
     l.p.bias = w->bias;
+    l.p.scale = w->scale;
     l.p.dtype = w->dtype;
     l.p.act = act;
     l.p.gated = w->layout == VLM_WEIGHT_GATED;
@@ -85,6 +87,7 @@ vlm_cpu_linear(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
         l.p.residual_stride = residual->stride;
     }
 
+    l.p.row_bytes = vlm_row_bytes(l.linear, w->k);
     l.npanels = vlm_weight_panels(w);
 
     max = CHUNK_ROWS / l.linear->tile_rows * l.linear->tile_rows;
@@ -143,32 +146,39 @@ chunk(linear_t *l, int64_t row, int64_t rows)
     c.p.rows = rows;
     c.p.ntiles = (rows + c.linear->tile_rows - 1) / c.linear->tile_rows;
 
-    if (rows == 1) {
-        c.p.tiles = c.x;
+    if (rows == 1 && c.linear->pack == NULL) {
+        c.p.tiles = (const char *) c.x;
         run_direct(&c);
         return;
     }
 
-    c.packed = vlm_cpu_shared(c.q, vlm_tile_offset(&c.p, c.p.ntiles)
-                                   * sizeof(float));
+    c.packed = vlm_cpu_shared(c.q, (size_t) rows
+                                   * (c.p.row_bytes + sizeof(float)));
     if (c.packed == NULL) {
         return;
     }
 
+    c.scales = (float *) (c.packed + (size_t) rows * c.p.row_bytes);
     c.p.tiles = c.packed;
+    c.p.x_scale = c.scales;
 
-    if (c.p.ntiles <= c.linear->direct_tiles) {
+    if (c.p.ntiles > c.linear->direct_tiles) {
+        vlm_pool_run(c.q->dev->pool, (int) c.p.ntiles, pack_task, &c);
+        run_blocked(&c);
+        return;
+    }
+
+    if (c.linear->pack != NULL) {
+        vlm_pool_run(c.q->dev->pool, (int) c.p.ntiles, pack_task, &c);
+
+    } else {
 
         for (i = 0; i < c.p.ntiles; i++) {
             pack_tile(&c, i);
         }
-
-        run_direct(&c);
-        return;
     }
 
-    vlm_pool_run(c.q->dev->pool, (int) c.p.ntiles, pack_task, &c);
-    run_blocked(&c);
+    run_direct(&c);
 }
 
 
@@ -279,16 +289,24 @@ pack_task(void *arg, int task, int worker)
 static void
 pack_tile(const linear_t *l, int64_t tile)
 {
+    char         *packed;
     float        *to;
     int64_t       i, k, r, row, rows;
     const float  *x;
 
     row = vlm_tile_row(&l->p, tile);
     rows = vlm_tile_row(&l->p, tile + 1) - row;
+    packed = l->packed + (size_t) row * l->p.row_bytes;
+
+    if (l->linear->pack != NULL) {
+        l->linear->pack(l->x + row * l->x_stride, l->x_stride, rows, l->p.k,
+                        packed, l->scales + row);
+        return;
+    }
 
     for (r = 0; r < rows; r++) {
         x = l->x + (row + r) * l->x_stride;
-        to = l->packed + vlm_tile_offset(&l->p, tile) + r * VLM_BLOCK_K;
+        to = (float *) packed + r * VLM_BLOCK_K;
 
         for (k = 0; k + VLM_BLOCK_K <= l->p.k; k += VLM_BLOCK_K) {
 
@@ -318,7 +336,7 @@ vlm_cpu_embed(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_weight_t *w,
     }
 
     if (y->dtype != VLM_F32 || y->cols != w->k || y->rows > step->host.nrows
-        || w->layout != VLM_WEIGHT_PLAIN)
+        || w->layout != VLM_WEIGHT_PLAIN || w->dtype > VLM_F16)
     {
         vlm_cpu_fail(q, "embed: rows of weight [%lld, %lld] to [%lld, %d] "
                      "in a step of %d rows", (long long) w->n,
