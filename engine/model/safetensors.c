@@ -1,31 +1,10 @@
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "engine/base/vlm_json.h"
-#include "engine/model/safetensors.h"
-
-
-typedef struct {
-    char               *name;
-    uint8_t            *map;                /* NULL: not ours */
-    size_t              len;
-    struct timespec     mtime;
-} st_file_t;
-
-struct vlm_safetensors_s {
-    vlm_st_tensor_t    *tensors;            /* sorted by name, then file */
-    size_t              ntensors;
-    size_t              size;
-    st_file_t          *files;
-    int                 nfiles;
-};
+#include "engine/model/safetensors_private.h"
 
 
 static int st_file(vlm_safetensors_t *st, const char *file,
@@ -41,16 +20,6 @@ static int st_cover(vlm_safetensors_t *st, size_t first, const char *file,
     const uint8_t *data, uint64_t len, vlm_error_t *err);
 static vlm_st_tensor_t *st_push(vlm_safetensors_t *st);
 static void st_sort(vlm_safetensors_t *st);
-static int st_map(vlm_safetensors_t *st, const char *dir, const char *file,
-    vlm_error_t *err);
-static int st_index(vlm_safetensors_t *st, const char *dir, const char *path,
-    vlm_error_t *err);
-static int st_index_files(vlm_safetensors_t *st, const char *dir,
-    const vlm_json_t *map, vlm_error_t *err);
-static int st_index_tensors(vlm_safetensors_t *st, const vlm_json_t *map,
-    vlm_error_t *err);
-static int st_file_number(const vlm_safetensors_t *st, const char *name,
-    size_t len);
 
 
 static const struct {
@@ -108,10 +77,7 @@ vlm_st_free(vlm_safetensors_t *st)
     }
 
     for (f = 0; f < st->nfiles; f++) {
-        if (st->files[f].map != NULL) {
-            munmap(st->files[f].map, st->files[f].len);
-        }
-
+        vlm_mapping_close(st->files[f].map);
         free(st->files[f].name);
     }
 
@@ -465,10 +431,9 @@ st_sort(vlm_safetensors_t *st)
 }
 
 
-/* with file < 0: the first of that name */
-
-static vlm_st_tensor_t *
-st_lookup(const vlm_safetensors_t *st, const char *name, size_t len, int file)
+vlm_st_tensor_t *
+vlm_st_lookup(const vlm_safetensors_t *st, const char *name, size_t len,
+    int file)
 {
     int               rc;
     size_t            low, high, mid;
@@ -514,7 +479,7 @@ st_lookup(const vlm_safetensors_t *st, const char *name, size_t len, int file)
 const vlm_st_tensor_t *
 vlm_st_find(const vlm_safetensors_t *st, const char *name)
 {
-    return st_lookup(st, name, strlen(name), -1);
+    return vlm_st_lookup(st, name, strlen(name), -1);
 }
 
 
@@ -535,11 +500,32 @@ vlm_st_describe(const vlm_safetensors_t *st, vlm_buf_t *out)
 
     for (i = 0; i < st->nfiles && rc == VLM_OK; i++) {
         f = &st->files[i];
-        rc = vlm_buf_printf(out, "%s %zu %lld.%09ld\n", f->name, f->len,
-                            (long long) f->mtime.tv_sec, f->mtime.tv_nsec);
+
+        if (f->map != NULL) {
+            rc = vlm_buf_printf(out, "%s %zu %lld.%09ld\n", f->name,
+                                f->map->len, (long long) f->map->mtime.tv_sec,
+                                f->map->mtime.tv_nsec);
+        }
     }
 
     return rc;
+}
+
+
+int
+vlm_st_whole(const vlm_safetensors_t *st, vlm_error_t *err)
+{
+    int  i;
+
+    for (i = 0; i < st->nfiles; i++) {
+        if (st->files[i].map != NULL
+            && vlm_mapping_whole(st->files[i].map, err) != VLM_OK)
+        {
+            return VLM_ERROR;
+        }
+    }
+
+    return VLM_OK;
 }
 
 
@@ -556,251 +542,4 @@ vlm_st_bytes(const vlm_safetensors_t *st)
     }
 
     return sum;
-}
-
-
-vlm_safetensors_t *
-vlm_st_open(const char *dir, vlm_error_t *err)
-{
-    int                 rc;
-    char               *path;
-    vlm_safetensors_t  *st;
-
-    st = vlm_st_create(err);
-    if (st == NULL) {
-        return NULL;
-    }
-
-    if (asprintf(&path, "%s/model.safetensors.index.json", dir) < 0) {
-        vlm_fail(err, 500, NULL, "no memory");
-        vlm_st_free(st);
-        return NULL;
-    }
-
-    if (access(path, F_OK) == 0) {
-        rc = st_index(st, dir, path, err);
-
-    } else {
-        rc = st_map(st, dir, "model.safetensors", err);
-    }
-
-    free(path);
-
-    if (rc == VLM_ERROR) {
-        vlm_st_free(st);
-        return NULL;
-    }
-
-    return st;
-}
-
-
-static int
-st_map(vlm_safetensors_t *st, const char *dir, const char *file,
-    vlm_error_t *err)
-{
-    int          fd, rc;
-    char        *path;
-    void        *map;
-    struct stat  sb;
-
-    if (asprintf(&path, "%s/%s", dir, file) < 0) {
-        return vlm_fail(err, 500, NULL, "no memory");
-    }
-
-    fd = open(path, O_RDONLY|O_CLOEXEC);
-
-    if (fd < 0 || fstat(fd, &sb) < 0 || !S_ISREG(sb.st_mode)) {
-        vlm_fail(err, 500, NULL, "%s: %s", path,
-                 fd < 0 ? strerror(errno) : "not a regular file");
-
-        if (fd >= 0) {
-            close(fd);
-        }
-
-        free(path);
-
-        return VLM_ERROR;
-    }
-
-    if (sb.st_size == 0) {
-        vlm_fail(err, 500, NULL, "%s: truncated: an empty file", path);
-        close(fd);
-        free(path);
-        return VLM_ERROR;
-    }
-
-    map = mmap(NULL, (size_t) sb.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-
-    if (map == MAP_FAILED) {
-        vlm_fail(err, 500, NULL, "%s: cannot be mapped: %s", path,
-                 strerror(errno));
-        free(path);
-        return VLM_ERROR;
-    }
-
-    free(path);
-
-    rc = vlm_st_add(st, file, map, (size_t) sb.st_size, err);
-
-    if (rc == VLM_ERROR) {
-        vlm_fail_in(err, "%s/", dir);
-    }
-
-    if (st->nfiles > 0 && st->files[st->nfiles - 1].map == NULL
-        && strcmp(st->files[st->nfiles - 1].name, file) == 0)
-    {
-        st->files[st->nfiles - 1].map = map;
-        st->files[st->nfiles - 1].len = (size_t) sb.st_size;
-        st->files[st->nfiles - 1].mtime = sb.st_mtim;
-
-    } else {
-        munmap(map, (size_t) sb.st_size);
-    }
-
-    return rc;
-}
-
-
-static int
-st_index(vlm_safetensors_t *st, const char *dir, const char *path,
-    vlm_error_t *err)
-{
-    int                rc;
-    vlm_json_doc_t    *doc;
-    const vlm_json_t  *map;
-
-    doc = vlm_json_load(path, err);
-    if (doc == NULL) {
-        return VLM_ERROR;
-    }
-
-    map = vlm_json_get(vlm_json_root(doc), "weight_map");
-
-    if (vlm_json_type(map) != VLM_JSON_OBJECT || vlm_json_count(map) == 0) {
-        rc = vlm_fail(err, 500, NULL, "%s: no weight_map", path);
-
-    } else {
-        rc = st_index_files(st, dir, map, err);
-
-        if (rc == VLM_OK) {
-            rc = st_index_tensors(st, map, err);
-
-            if (rc == VLM_ERROR) {
-                vlm_fail_in(err, "%s: ", path);
-            }
-        }
-    }
-
-    vlm_json_free(doc);
-
-    return rc;
-}
-
-
-static int
-st_index_files(vlm_safetensors_t *st, const char *dir, const vlm_json_t *map,
-    vlm_error_t *err)
-{
-    char               name[256];
-    size_t             n;
-    const char        *file;
-    const vlm_json_t  *v;
-
-    for (v = vlm_json_first(map); v != NULL; v = vlm_json_next(v)) {
-
-        if (vlm_json_string(v, &file, &n) == VLM_ERROR) {
-            return vlm_fail(err, 500, NULL, "%s/model.safetensors.index.json"
-                            ": a file name in weight_map is no string", dir);
-        }
-
-        if (st_file_number(st, file, n) >= 0) {
-            continue;
-        }
-
-        /* a checkpoint must not reach for files outside its directory */
-
-        if (n == 0 || n >= sizeof(name) || file[0] == '.'
-            || memchr(file, '/', n) != NULL || memchr(file, '\0', n) != NULL)
-        {
-            return vlm_fail(err, 500, NULL, "%s/model.safetensors.index.json"
-                            ": \"%.*s\" in weight_map is no plain file name",
-                            dir, (int) (n < 100 ? n : 100), file);
-        }
-
-        if (st->nfiles == VLM_ST_MAX_FILES) {
-            return vlm_fail(err, 500, NULL, "%s/model.safetensors.index.json"
-                            ": more than %d files", dir, VLM_ST_MAX_FILES);
-        }
-
-        memcpy(name, file, n);
-        name[n] = '\0';
-
-        if (st_map(st, dir, name, err) == VLM_ERROR) {
-            return VLM_ERROR;
-        }
-    }
-
-    return VLM_OK;
-}
-
-
-/* what the index does not list does not exist */
-
-static int
-st_index_tensors(vlm_safetensors_t *st, const vlm_json_t *map,
-    vlm_error_t *err)
-{
-    size_t             i, n, len;
-    const char        *file, *name;
-    vlm_st_tensor_t   *t;
-    const vlm_json_t  *v;
-
-    for (v = vlm_json_first(map); v != NULL; v = vlm_json_next(v)) {
-        name = vlm_json_key(v, &len);
-        vlm_json_string(v, &file, &n);
-
-        t = st_lookup(st, name, len, st_file_number(st, file, n));
-
-        if (t == NULL) {
-            return vlm_fail(err, 500, NULL, "tensor \"%.*s\" is not in "
-                            "\"%.*s\"", (int) (len < 200 ? len : 200), name,
-                            (int) n, file);
-        }
-
-        t->listed = 1;
-    }
-
-    n = 0;
-
-    for (i = 0; i < st->ntensors; i++) {
-        if (st->tensors[i].listed) {
-            st->tensors[n++] = st->tensors[i];
-
-        } else {
-            free(st->tensors[i].name);
-        }
-    }
-
-    st->ntensors = n;
-
-    return VLM_OK;
-}
-
-
-static int
-st_file_number(const vlm_safetensors_t *st, const char *name, size_t len)
-{
-    int  i;
-
-    for (i = 0; i < st->nfiles; i++) {
-        if (strlen(st->files[i].name) == len
-            && memcmp(st->files[i].name, name, len) == 0)
-        {
-            return i;
-        }
-    }
-
-    return -1;
 }

@@ -52,6 +52,9 @@ const vlm_st_tensor_t *vlm_st_find(const vlm_safetensors_t *st,
 size_t vlm_st_count(const vlm_safetensors_t *st);
 uint64_t vlm_st_bytes(const vlm_safetensors_t *st);
 
+/* VLM_ERROR if a file was cut while it was read: see mapping.h */
+int vlm_st_whole(const vlm_safetensors_t *st, vlm_error_t *err);
+
 /* appends a line for each file: its name, size and time of modification */
 int vlm_st_describe(const vlm_safetensors_t *st, vlm_buf_t *out);
 

@@ -151,7 +151,8 @@ weights_walk(vlm_model_t *m, visit_pt visit, void *data, vlm_error_t *err)
 
         for (layer = 0; layer < nlayers; layer++) {
             if (weights_find(m, spec, layer, &found, err) == VLM_ERROR
-                || visit(m, &found, data, err) == VLM_ERROR)
+                || visit(m, &found, data, err) == VLM_ERROR
+                || vlm_st_whole(m->files, err) == VLM_ERROR)
             {
                 return VLM_ERROR;
             }
