@@ -127,6 +127,7 @@ typedef enum {
  */
 
 #define VLM_ROPE_MAX_PAIRS      256
+#define VLM_ROPE_MAX_AXES       3
 
 typedef struct {
     int32_t             npairs;             /* head_dim / 2 */
@@ -238,6 +239,40 @@ typedef struct {
 } vlm_sampled_t;
 
 
+/*
+ * The largest work that a queue is to be ready for: what it needs of its own
+ * to run that without asking for more.  0: no such operations.
+ */
+
+typedef struct {
+    int32_t             rows;               /* of a step, or of a product */
+    int32_t             seqs;               /* of a step; rows of sample() */
+    int32_t             blocks;             /* of a sequence */
+    int32_t             block_size;
+    int32_t             heads;              /* of attention() */
+    int32_t             head_dim;
+    int32_t             pairs;              /* of a step's vlm_rope_t */
+    int32_t             vocab;              /* columns of sample() */
+    int32_t             adjusts;            /* of one of its rows */
+    int32_t             patches;            /* of rope_table() */
+    int64_t             outputs;            /* n of a weight */
+} vlm_limits_t;
+
+/* one piece of memory that alloc() or host_alloc() hands parts out of */
+
+typedef struct {
+    size_t              size;               /* 0: there is no such piece */
+    size_t              used;               /* with what is not yet reusable */
+    size_t              peak;               /* the most that was */
+    size_t              largest;            /* part that could be had */
+} vlm_reserve_t;
+
+/* what a part takes of it; never less than one byte lies between two */
+#define VLM_RESERVE_ALIGN   256
+#define vlm_reserve_bytes(n)                                                  \
+    (((size_t) (n) / VLM_RESERVE_ALIGN + 1) * VLM_RESERVE_ALIGN)
+
+
 typedef struct vlm_ops_s {
 
     const char         *name;               /* "cpu/avx512" */
@@ -258,8 +293,28 @@ typedef struct vlm_ops_s {
     void *(*host_alloc)(vlm_device_t *dev, size_t size);
     void (*host_free)(vlm_device_t *dev, void *data);
 
+    /*
+     * From now on alloc() takes parts of one piece of "size" bytes, and
+     * host_alloc(), as long as they fit, of another one (0: of none), so that
+     * neither asks the system.  0, or -1 and a message; a device whose memory
+     * is the host's may leave it at that.
+     *
+     * free() does not wait then: what is freed can be had again when all that
+     * was on any queue at that time has run, as far as a later sync() of that
+     * queue, or reached() of a fence on it, has seen.
+     */
+    int (*reserve)(vlm_device_t *dev, size_t size, size_t host_size,
+        char *err, size_t errlen);
+    void (*reserved)(vlm_device_t *dev, vlm_reserve_t *memory,
+        vlm_reserve_t *host);
+
     vlm_queue_t *(*queue_create)(vlm_device_t *dev, int low_priority);
     void (*queue_destroy)(vlm_queue_t *q);
+
+    /* what a queue for such work takes of alloc(), and makes it ready */
+    size_t (*queue_bytes)(vlm_device_t *dev, const vlm_limits_t *most);
+    int (*queue_reserve)(vlm_queue_t *q, const vlm_limits_t *most, char *err,
+        size_t errlen);
 
     /* waits for all of it; 0, or -1 and the first error since the last call */
     int (*sync)(vlm_queue_t *q, char *err, size_t errlen);

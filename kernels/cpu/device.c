@@ -25,6 +25,13 @@ static void *device_alloc(vlm_device_t *dev, size_t size);
 static void device_free(vlm_device_t *dev, void *data);
 static vlm_queue_t *queue_create(vlm_device_t *dev, int low_priority);
 static void queue_destroy(vlm_queue_t *q);
+static int device_reserve(vlm_device_t *dev, size_t size, size_t host_size,
+    char *err, size_t errlen);
+static void device_reserved(vlm_device_t *dev, vlm_reserve_t *memory,
+    vlm_reserve_t *host);
+static size_t queue_bytes(vlm_device_t *dev, const vlm_limits_t *most);
+static int queue_reserve(vlm_queue_t *q, const vlm_limits_t *most, char *err,
+    size_t errlen);
 static int queue_sync(vlm_queue_t *q, char *err, size_t errlen);
 static vlm_fence_t *fence_create(vlm_device_t *dev);
 static void fence_destroy(vlm_fence_t *fence);
@@ -53,8 +60,12 @@ typedef struct {
         .free = device_free,                                                  \
         .host_alloc = device_alloc,                                           \
         .host_free = device_free,                                             \
+        .reserve = device_reserve,                                            \
+        .reserved = device_reserved,                                          \
         .queue_create = queue_create,                                         \
         .queue_destroy = queue_destroy,                                       \
+        .queue_bytes = queue_bytes,                                           \
+        .queue_reserve = queue_reserve,                                       \
         .sync = queue_sync,                                                   \
         .weight_create = vlm_cpu_weight_create,                               \
         .weight_destroy = vlm_cpu_weight_destroy,                             \
@@ -320,6 +331,39 @@ queue_destroy(vlm_queue_t *q)
     free(q->scratch_size);
     free(q->shared);
     free(q);
+}
+
+
+/* the system's own allocator does for the host */
+
+static int
+device_reserve(vlm_device_t *dev, size_t size, size_t host_size, char *err,
+    size_t errlen)
+{
+    return 0;
+}
+
+
+static void
+device_reserved(vlm_device_t *dev, vlm_reserve_t *memory, vlm_reserve_t *host)
+{
+    memset(memory, 0, sizeof(vlm_reserve_t));
+    memset(host, 0, sizeof(vlm_reserve_t));
+}
+
+
+static size_t
+queue_bytes(vlm_device_t *dev, const vlm_limits_t *most)
+{
+    return 0;
+}
+
+
+static int
+queue_reserve(vlm_queue_t *q, const vlm_limits_t *most, char *err,
+    size_t errlen)
+{
+    return 0;
 }
 
 

@@ -131,6 +131,18 @@ plan_make(vlm_queue_t *q, const vlm_step_host_t *host, int tile, plan_t *p)
 }
 
 
+/* tiles and rows in a list, if tiles are as small as any are */
+
+size_t
+vlm_cuda_attention_stage(const vlm_limits_t *most)
+{
+    int64_t  rows = most->rows;
+
+    return (size_t) (rows / attend_tiles_t<float>::large + most->seqs + 1)
+           * sizeof(attend_tile_t) + (size_t) rows * sizeof(int32_t);
+}
+
+
 static int
 plan_lists(vlm_queue_t *q, const vlm_step_host_t *host, int tile, plan_t *p)
 {

@@ -536,6 +536,46 @@ decode_of(const vlm_attention_t *a, const int32_t *rows, int32_t keys)
 }
 
 
+/* of results of parts of the context, for one row */
+
+static size_t
+work_row(int32_t heads, int32_t splits, int32_t head_dim)
+{
+    return (size_t) heads * (size_t) splits * (size_t) (head_dim + 2)
+           * sizeof(float);
+}
+
+
+static int32_t
+rows_at_once(size_t row_bytes, int32_t rows)
+{
+    int32_t  most;
+
+    most = row_bytes < WORK_BYTES ? (int32_t) (WORK_BYTES / row_bytes) : 1;
+
+    return most < rows ? most : rows;
+}
+
+
+size_t
+vlm_cuda_attention_scratch(const vlm_limits_t *most)
+{
+    size_t   row_bytes;
+    int64_t  keys;
+
+    keys = (int64_t) most->blocks * most->block_size;
+
+    if (keys <= SPLIT) {
+        return 0;
+    }
+
+    row_bytes = work_row(most->heads, (int32_t) ((keys + SPLIT - 1) / SPLIT),
+                         most->head_dim);
+
+    return (size_t) rows_at_once(row_bytes, most->rows) * row_bytes;
+}
+
+
 void
 vlm_cuda_attention_decode(vlm_queue_t *q, const vlm_attention_t *a,
     const int32_t *rows, int32_t n, int32_t keys)
@@ -545,11 +585,8 @@ vlm_cuda_attention_decode(vlm_queue_t *q, const vlm_attention_t *a,
     decode_t  d;
 
     d = decode_of(a, rows, keys);
-    row_bytes = (size_t) a->heads * d.splits * (a->kv->head_dim + 2)
-                * sizeof(float);
-
-    most = row_bytes < WORK_BYTES ? (int32_t) (WORK_BYTES / row_bytes) : 1;
-    most = most < n ? most : n;
+    row_bytes = work_row(a->heads, d.splits, a->kv->head_dim);
+    most = rows_at_once(row_bytes, n);
 
     if (d.splits > 1) {
         d.work = (float *) vlm_cuda_scratch(q, most * row_bytes,

@@ -181,6 +181,13 @@ vlm_gemm_close(vlm_device_t *dev)
 }
 
 
+size_t
+vlm_gemm_bytes(void)
+{
+    return WORKSPACE;
+}
+
+
 int
 vlm_gemm_queue(vlm_queue_t *q)
 {

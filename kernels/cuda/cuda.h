@@ -50,7 +50,7 @@
 VLM_CUDA_BEGIN
 struct gemm_state_s;
 struct gemm_library_s;
-struct block_s;
+struct reserve_s;
 VLM_CUDA_END
 
 #ifdef VLM_EMU
@@ -59,6 +59,15 @@ VLM_CUDA_END
 #define vlm_cuda_ns  vlm_cuda_device_ns
 #endif
 
+
+/* queues of a device at a time */
+#define VLM_CUDA_QUEUES  8
+
+typedef struct {
+    uint64_t                      begun;            /* operations, atomic */
+    uint64_t                      done;             /* seen so far, atomic */
+    int                           taken;
+} vlm_progress_t;
 
 struct vlm_device_s {
     int                           index;
@@ -73,9 +82,10 @@ struct vlm_device_s {
 
     vlm_cuda_ns::gemm_library_s  *gemm;
 
-    pthread_mutex_t               lock;             /* of all below */
-    vlm_cuda_ns::block_s         *blocks;           /* memory handed out */
-    size_t                        cached;           /* bytes of free ones */
+    pthread_mutex_t               lock;             /* of parts, "taken" */
+    vlm_cuda_ns::reserve_s       *memory;           /* NULL: the driver's */
+    vlm_cuda_ns::reserve_s       *host_memory;
+    vlm_progress_t                progress[VLM_CUDA_QUEUES];
 
     cudaStream_t                  loader;           /* weights */
     void                         *staging[2];       /* pinned */
@@ -96,6 +106,7 @@ typedef struct {
 
 struct vlm_queue_s {
     vlm_device_t                 *dev;
+    int                           number;           /* of its progress */
     cudaStream_t                  stream;
     int                           failed;
     char                          err[256];
@@ -107,6 +118,7 @@ struct vlm_queue_s {
     char                         *ring_device;
     size_t                        ring_size;
     size_t                        ring_used;
+    vlm_step_t                    spare;            /* for the first step */
     vlm_delivery_t                deliveries[VLM_CUDA_DELIVERIES];
     int                           ndeliveries;
 
@@ -121,6 +133,11 @@ VLM_CUDA_BEGIN
 
 /* 0: the queue works, and its device is the thread's; -1: it has failed */
 int vlm_cuda_begin(vlm_queue_t *q);
+
+/* memory that a queue takes, and takes it at once */
+size_t vlm_cuda_queue_bytes(vlm_device_t *dev, const vlm_limits_t *most);
+int vlm_cuda_queue_reserve(vlm_queue_t *q, const vlm_limits_t *most,
+    char *err, size_t errlen);
 
 /* the first failure sticks until sync() */
 void vlm_cuda_fail(vlm_queue_t *q, const char *fmt, ...)
@@ -161,6 +178,18 @@ void vlm_cuda_free(vlm_device_t *dev, void *data);
 void vlm_cuda_memory_done(vlm_device_t *dev);
 void *vlm_cuda_host_alloc(vlm_device_t *dev, size_t size);
 void vlm_cuda_host_free(vlm_device_t *dev, void *data);
+int vlm_cuda_reserve(vlm_device_t *dev, size_t size, size_t host_size,
+    char *err, size_t errlen);
+void vlm_cuda_reserved(vlm_device_t *dev, vlm_reserve_t *memory,
+    vlm_reserve_t *host);
+
+/* a queue's number, -1: there are too many */
+int vlm_cuda_progress_open(vlm_device_t *dev);
+void vlm_cuda_progress_close(vlm_device_t *dev, int number);
+
+/* operations of a queue so far, and: so many have been seen to be done */
+uint64_t vlm_cuda_begun(vlm_device_t *dev, int number);
+void vlm_cuda_progress(vlm_device_t *dev, int number, uint64_t count);
 
 
 /* ---- fence.cu ---- */
@@ -193,6 +222,7 @@ typedef struct {
                                            with add */
 } vlm_gemm_t;
 
+size_t vlm_gemm_bytes(void);            /* that a queue takes */
 int vlm_gemm_open(vlm_device_t *dev, char *err, size_t errlen);
 void vlm_gemm_close(vlm_device_t *dev);
 int vlm_gemm_queue(vlm_queue_t *q);
@@ -245,6 +275,10 @@ int vlm_cuda_step_upload(vlm_queue_t *q, vlm_step_t *step,
     const vlm_step_host_t *host, const vlm_rope_t *rope);
 void vlm_cuda_step_free(vlm_device_t *dev, vlm_step_t *step);
 
+/* memory of the largest step, and a step that has it */
+size_t vlm_cuda_step_bytes(const vlm_limits_t *most);
+int vlm_cuda_step_reserve(vlm_queue_t *q, vlm_step_t *step, size_t size);
+
 /* cosines and sines; positions [naxes][rows] are the device's */
 void vlm_cuda_table(vlm_queue_t *q, float *table, int64_t stride,
     const int32_t *positions, int32_t rows, const vlm_rope_t *rope,
@@ -291,12 +325,20 @@ void vlm_cuda_rope_table(vlm_queue_t *q, const vlm_tensor_t *table,
 void vlm_cuda_patchify(vlm_queue_t *q, const vlm_tensor_t *y,
     const uint8_t *rgb, const vlm_patch_geometry_t *geo, int64_t patch0);
 
+/*
+ * With some: what they take of vlm_cuda_scratch() and vlm_cuda_stage() for
+ * the largest work; here and where it is asked for must be the same.
+ */
+
 /* linear.cu */
+size_t vlm_cuda_linear_scratch(vlm_device_t *dev, const vlm_limits_t *most);
 void vlm_cuda_linear(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w, vlm_act_t act,
     const vlm_tensor_t *residual);
 
-/* attention.cu */
+/* attention.cu, attention_decode.cu */
+size_t vlm_cuda_attention_stage(const vlm_limits_t *most);
+size_t vlm_cuda_attention_scratch(const vlm_limits_t *most);
 void vlm_cuda_attention(vlm_queue_t *q, const vlm_step_t *step,
     const vlm_tensor_t *y, const vlm_tensor_t *qkv, int32_t heads,
     const vlm_kv_t *kv);
@@ -307,6 +349,8 @@ void vlm_cuda_vision_attention(vlm_queue_t *q, const vlm_segments_t *seg,
     const void *kv);
 
 /* sample.cu */
+size_t vlm_cuda_sample_stage(const vlm_limits_t *most);
+size_t vlm_cuda_sample_scratch(const vlm_limits_t *most);
 void vlm_cuda_sample(vlm_queue_t *q, const vlm_tensor_t *logits,
     const vlm_sample_t *params, vlm_sampled_t *out);
 

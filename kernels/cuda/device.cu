@@ -199,8 +199,12 @@ fill_table(vlm_device_t *dev)
     ops->free = vlm_cuda_free;
     ops->host_alloc = vlm_cuda_host_alloc;
     ops->host_free = vlm_cuda_host_free;
+    ops->reserve = vlm_cuda_reserve;
+    ops->reserved = vlm_cuda_reserved;
     ops->queue_create = vlm_cuda_queue_create;
     ops->queue_destroy = vlm_cuda_queue_destroy;
+    ops->queue_bytes = vlm_cuda_queue_bytes;
+    ops->queue_reserve = vlm_cuda_queue_reserve;
     ops->sync = vlm_cuda_sync;
     ops->weight_create = vlm_cuda_weight_create;
     ops->weight_destroy = vlm_cuda_weight_destroy;

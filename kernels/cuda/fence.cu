@@ -7,6 +7,8 @@
 struct vlm_fence_s {
     vlm_device_t       *dev;
     cudaEvent_t         event;
+    int                 number;             /* of the queue, and how far it */
+    uint64_t            begun;              /* was; 0: never recorded */
 };
 
 
@@ -61,6 +63,9 @@ vlm_cuda_record(vlm_queue_t *q, vlm_fence_t *fence)
         return;
     }
 
+    fence->number = q->number;
+    fence->begun = vlm_cuda_begun(q->dev, q->number);
+
     (void) vlm_cuda_check(q, cudaEventRecord(fence->event, q->stream),
                           "record");
 }
@@ -85,7 +90,13 @@ vlm_cuda_reached(vlm_fence_t *fence)
         return 1;
     }
 
-    return cudaEventQuery(fence->event) != cudaErrorNotReady;
+    if (cudaEventQuery(fence->event) == cudaErrorNotReady) {
+        return 0;
+    }
+
+    vlm_cuda_progress(fence->dev, fence->number, fence->begun);
+
+    return 1;
 }
 
 

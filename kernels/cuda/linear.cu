@@ -44,6 +44,7 @@ static int linear_check(vlm_queue_t *q, const vlm_tensor_t *y,
 static void linear_plain(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w, vlm_act_t act,
     const vlm_tensor_t *residual);
+static int64_t rows_at_once(int64_t n, vlm_dtype_t type, int64_t rows);
 static void linear_in_two(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w, vlm_act_t act,
     const vlm_tensor_t *residual);
@@ -160,6 +161,32 @@ linear_plain(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
 }
 
 
+size_t
+vlm_cuda_linear_scratch(vlm_device_t *dev, const vlm_limits_t *most)
+{
+    if (most->outputs == 0) {
+        return 0;
+    }
+
+    return (size_t) (rows_at_once(most->outputs, dev->act, most->rows)
+                     * most->outputs) * vlm_dtype_size(dev->act);
+}
+
+
+/* rows whose intermediate results are in work memory */
+
+static int64_t
+rows_at_once(int64_t n, vlm_dtype_t type, int64_t rows)
+{
+    int64_t  most;
+
+    most = WORK_BYTES / (n * (int64_t) vlm_dtype_size(type));
+    most = most < 16 ? 16 : most;
+
+    return most < rows ? most : rows;
+}
+
+
 /* product and bias to work memory, the rest from there */
 
 static void
@@ -171,9 +198,7 @@ linear_in_two(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
     vlm_gemm_t     g;
     vlm_tensor_t   part_x, part_y, part_add;
 
-    most = WORK_BYTES / (w->n * (int64_t) vlm_dtype_size(y->dtype));
-    most = most < 16 ? 16 : most;
-    most = most < x->rows ? most : x->rows;
+    most = rows_at_once(w->n, y->dtype, x->rows);
 
     work = vlm_cuda_scratch(q, (size_t) (most * w->n)
                                * vlm_dtype_size(y->dtype), "linear");

@@ -23,7 +23,11 @@
 VLM_CUDA_BEGIN
 
 
+static size_t taken(size_t size);
+static size_t scratch_bytes(vlm_device_t *dev, const vlm_limits_t *most);
+static size_t ring_bytes(const vlm_limits_t *most);
 static int ring_room(vlm_queue_t *q, size_t size, const char *op);
+static int ring_make(vlm_queue_t *q, size_t size, const char *op);
 static int ring_drain(vlm_queue_t *q, const char *op);
 static void ring_free(vlm_queue_t *q);
 
@@ -43,17 +47,24 @@ vlm_cuda_queue_create(vlm_device_t *dev, int low_priority)
     }
 
     q->dev = dev;
+    q->number = vlm_cuda_progress_open(dev);
+
+    if (q->number == -1) {
+        free(q);
+        return NULL;
+    }
 
     if (cudaStreamCreateWithPriority(&q->stream, cudaStreamNonBlocking,
                                      low_priority ? dev->low_priority
                                                   : dev->high_priority)
         != cudaSuccess)
     {
+        vlm_cuda_progress_close(dev, q->number);
         free(q);
         return NULL;
     }
 
-    if (vlm_gemm_queue(q) != 0 || ring_room(q, RING_SIZE, "queue") != 0) {
+    if (vlm_gemm_queue(q) != 0) {
         vlm_cuda_queue_destroy(q);
         return NULL;
     }
@@ -72,12 +83,89 @@ vlm_cuda_queue_destroy(vlm_queue_t *q)
     (void) cudaSetDevice(q->dev->index);
     (void) cudaStreamSynchronize(q->stream);
 
+    vlm_cuda_progress_close(q->dev, q->number);
+
     vlm_gemm_queue_done(q);
+    vlm_cuda_step_free(q->dev, &q->spare);
     vlm_cuda_free(q->dev, q->scratch);
     ring_free(q);
 
     (void) cudaStreamDestroy(q->stream);
     free(q);
+}
+
+
+size_t
+vlm_cuda_queue_bytes(vlm_device_t *dev, const vlm_limits_t *most)
+{
+    return taken(vlm_gemm_bytes()) + taken(scratch_bytes(dev, most))
+           + taken(ring_bytes(most)) + taken(vlm_cuda_step_bytes(most));
+}
+
+
+static size_t
+taken(size_t size)
+{
+    return size != 0 ? vlm_reserve_bytes(size) : 0;
+}
+
+
+int
+vlm_cuda_queue_reserve(vlm_queue_t *q, const vlm_limits_t *most, char *err,
+    size_t errlen)
+{
+    size_t  step, scratch;
+
+    step = vlm_cuda_step_bytes(most);
+    scratch = scratch_bytes(q->dev, most);
+
+    if (vlm_cuda_begin(q) == 0
+        && (scratch == 0 || vlm_cuda_scratch(q, scratch, "queue") != NULL)
+        && (ring_bytes(most) == 0
+            || ring_room(q, ring_bytes(most), "queue") == 0)
+        && (step == 0 || vlm_cuda_step_reserve(q, &q->spare, step) == 0))
+    {
+        return 0;
+    }
+
+    return vlm_cuda_sync(q, err, errlen);
+}
+
+
+/* the most that an operation asks vlm_cuda_scratch() for */
+
+static size_t
+scratch_bytes(vlm_device_t *dev, const vlm_limits_t *most)
+{
+    size_t  size, n;
+
+    size = vlm_cuda_linear_scratch(dev, most);
+
+    n = vlm_cuda_attention_scratch(most);
+    size = n > size ? n : size;
+
+    n = vlm_cuda_sample_scratch(most);
+
+    return n > size ? n : size;
+}
+
+
+/* the largest piece that an operation asks vlm_cuda_stage() for */
+
+static size_t
+ring_bytes(const vlm_limits_t *most)
+{
+    size_t  size, n;
+
+    size = vlm_cuda_attention_stage(most);
+
+    n = vlm_cuda_sample_stage(most);
+    size = n > size ? n : size;
+
+    n = (size_t) most->patches * VLM_ROPE_MAX_AXES * sizeof(int32_t);
+    size = n > size ? n : size;
+
+    return (size + RING_SIZE - 1) / RING_SIZE * RING_SIZE;
 }
 
 
@@ -87,6 +175,9 @@ vlm_cuda_begin(vlm_queue_t *q)
     if (q->failed) {
         return -1;
     }
+
+    __atomic_add_fetch(&q->dev->progress[q->number].begun, 1,
+                       __ATOMIC_RELEASE);
 
     return vlm_cuda_check(q, cudaSetDevice(q->dev->index), "cudaSetDevice");
 }
@@ -153,7 +244,7 @@ vlm_cuda_scratch(vlm_queue_t *q, size_t size, const char *op)
         return q->scratch;
     }
 
-    /* free() waits for the operations that use it */
+    /* operations that use it are on the queue: free() minds that */
 
     vlm_cuda_free(q->dev, q->scratch);
     q->scratch_size = 0;
@@ -244,9 +335,14 @@ ring_room(vlm_queue_t *q, size_t size, const char *op)
         return 0;
     }
 
-    ring_free(q);
+    return ring_make(q, (size + RING_SIZE - 1) / RING_SIZE * RING_SIZE, op);
+}
 
-    size = (size + RING_SIZE - 1) / RING_SIZE * RING_SIZE;
+
+static int
+ring_make(vlm_queue_t *q, size_t size, const char *op)
+{
+    ring_free(q);
 
     if (cudaMallocHost((void **) &q->ring, size) != cudaSuccess) {
         q->ring = NULL;
@@ -272,7 +368,10 @@ ring_room(vlm_queue_t *q, size_t size, const char *op)
 static int
 ring_drain(vlm_queue_t *q, const char *op)
 {
-    int  i;
+    int       i;
+    uint64_t  begun;
+
+    begun = vlm_cuda_begun(q->dev, q->number);
 
     if (vlm_cuda_check(q, cudaStreamSynchronize(q->stream), op) == 0) {
 
@@ -281,6 +380,10 @@ ring_drain(vlm_queue_t *q, const char *op)
                    q->deliveries[i].size);
         }
     }
+
+    /* of a device that is lost nothing will run any more */
+
+    vlm_cuda_progress(q->dev, q->number, begun);
 
     q->ndeliveries = 0;
     q->ring_used = 0;

@@ -48,6 +48,7 @@ static double uniform(const vlm_sample_t *params);
 static int work_make(vlm_queue_t *q, sample_t *s, int64_t rows,
     const params_t *p);
 static size_t cleared(int64_t rows);
+static size_t params_bytes(int64_t rows, int64_t adjusts);
 static void run_passes(vlm_queue_t *q, sample_t *s, int64_t rows,
     const needs_t *needs);
 static void run_pass(vlm_queue_t *q, const sample_t &s, int64_t rows,
@@ -487,7 +488,7 @@ params_make(vlm_queue_t *q, const vlm_sample_t *params, int64_t n,
         adjusts += params[i].nadjust;
     }
 
-    p->size = n * sizeof(sample_row_t) + adjusts * sizeof(vlm_adjust_t);
+    p->size = params_bytes(n, adjusts);
     p->nadjusts = (int32_t) adjusts;
     p->rows = adjusts <= INT32_MAX ? (sample_row_t *) malloc(p->size) : NULL;
 
@@ -587,17 +588,57 @@ cleared(int64_t rows)
 }
 
 
+static size_t
+work_bytes(int64_t rows, int64_t nchunks, int64_t adjusts)
+{
+    return cleared(rows) + rows * (SAMPLE_CHUNK * sizeof(candidate_t)
+                                   + nchunks * sizeof(chunk_t)
+                                   + sizeof(double)
+                                   + sizeof(vlm_sampled_t))
+           + adjusts * sizeof(float);
+}
+
+
+static size_t
+params_bytes(int64_t rows, int64_t adjusts)
+{
+    return rows * sizeof(sample_row_t) + adjusts * sizeof(vlm_adjust_t);
+}
+
+
+size_t
+vlm_cuda_sample_scratch(const vlm_limits_t *most)
+{
+    if (most->vocab == 0) {
+        return 0;
+    }
+
+    return work_bytes(most->seqs, (most->vocab - 1) / SAMPLE_CHUNK + 1,
+                      (int64_t) most->seqs * most->adjusts);
+}
+
+
+/* the parameters, or the results */
+
+size_t
+vlm_cuda_sample_stage(const vlm_limits_t *most)
+{
+    size_t  in, out;
+
+    in = params_bytes(most->seqs, (int64_t) most->seqs * most->adjusts);
+    out = most->seqs * sizeof(vlm_sampled_t);
+
+    return most->vocab == 0 ? 0 : in > out ? in : out;
+}
+
+
 static int
 work_make(vlm_queue_t *q, sample_t *s, int64_t rows, const params_t *p)
 {
     char    *work;
     size_t   size;
 
-    size = cleared(rows) + rows * (SAMPLE_CHUNK * sizeof(candidate_t)
-                                   + s->nchunks * sizeof(chunk_t)
-                                   + sizeof(double)
-                                   + sizeof(vlm_sampled_t))
-           + p->nadjusts * sizeof(float);
+    size = work_bytes(rows, s->nchunks, p->nadjusts);
 
     work = (char *) vlm_cuda_scratch(q, size, "sample");
     s->rows = (const sample_row_t *) vlm_cuda_stage(q, p->rows, p->size,

@@ -22,9 +22,12 @@ typedef struct {
 } step_data_t;
 
 
+static size_t step_lists(size_t rows, size_t seqs, size_t blocks,
+    size_t naxes);
 static step_data_t *step_open(vlm_queue_t *q, vlm_step_t *step);
 static size_t step_fill(step_data_t *d, const vlm_step_host_t *host,
     int32_t naxes, const int32_t **positions);
+static int step_room(vlm_queue_t *q, step_data_t *d, size_t size);
 static int step_grow(vlm_queue_t *q, step_data_t *d, size_t size);
 static int32_t *step_add(step_data_t *d, size_t *used, const int32_t *from,
     size_t n, const int32_t **view);
@@ -88,16 +91,13 @@ vlm_cuda_step_upload(vlm_queue_t *q, vlm_step_t *step,
     rows = (size_t) host->nrows;
     seqs = (size_t) host->nseqs;
 
-    /* all lists, each up to a multiple of 64 bytes, then the angles */
-
-    table = (2 * seqs + 1 + seqs * (size_t) host->max_blocks
-             + rows * (size_t) (3 + rope->naxes) + 8 * 16) * sizeof(int32_t);
-    table = (table + 255) / 256 * 256;
+    table = step_lists(rows, seqs, (size_t) host->max_blocks,
+                       (size_t) rope->naxes);
 
     /* the last step's copy has left the pinned memory */
 
     if (vlm_cuda_check(q, cudaEventSynchronize(d->copied), "step_upload") != 0
-        || step_grow(q, d, table + rows * 2 * (size_t) rope->npairs
+        || step_room(q, d, table + rows * 2 * (size_t) rope->npairs
                                    * sizeof(float))
            != 0)
     {
@@ -128,6 +128,44 @@ vlm_cuda_step_upload(vlm_queue_t *q, vlm_step_t *step,
                    host->nrows, rope, "step_upload");
 
     return q->failed ? -1 : 0;
+}
+
+
+/* bytes of all lists, each up to a multiple of 64; the angles follow */
+
+static size_t
+step_lists(size_t rows, size_t seqs, size_t blocks, size_t naxes)
+{
+    size_t  n;
+
+    n = (2 * seqs + 1 + seqs * blocks + rows * (3 + naxes) + 8 * 16)
+        * sizeof(int32_t);
+
+    return (n + 255) / 256 * 256;
+}
+
+
+size_t
+vlm_cuda_step_bytes(const vlm_limits_t *most)
+{
+    if (most->pairs == 0) {
+        return 0;
+    }
+
+    return step_lists((size_t) most->rows, (size_t) most->seqs,
+                      (size_t) most->blocks, 3)
+           + (size_t) most->rows * 2 * (size_t) most->pairs * sizeof(float);
+}
+
+
+int
+vlm_cuda_step_reserve(vlm_queue_t *q, vlm_step_t *step, size_t size)
+{
+    step_data_t  *d;
+
+    d = step_open(q, step);
+
+    return d != NULL && step_grow(q, d, size) == 0 ? 0 : -1;
 }
 
 
@@ -195,6 +233,11 @@ step_open(vlm_queue_t *q, vlm_step_t *step)
 {
     step_data_t  *d;
 
+    if (step->data == NULL && step != &q->spare) {
+        step->data = q->spare.data;
+        q->spare.data = NULL;
+    }
+
     if (step->data != NULL) {
         return (step_data_t *) step->data;
     }
@@ -220,17 +263,18 @@ step_open(vlm_queue_t *q, vlm_step_t *step)
 }
 
 
-/* with room to spare: contexts and batches grow a little at a time */
+/* with some to spare: contexts and batches grow a little at a time */
+
+static int
+step_room(vlm_queue_t *q, step_data_t *d, size_t size)
+{
+    return size <= d->size ? 0 : step_grow(q, d, size + size / 2);
+}
+
 
 static int
 step_grow(vlm_queue_t *q, step_data_t *d, size_t size)
 {
-    if (size <= d->size) {
-        return 0;
-    }
-
-    size += size / 2;
-
     if (d->pinned != NULL) {
         (void) cudaFreeHost(d->pinned);
     }
