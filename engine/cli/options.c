@@ -1,5 +1,6 @@
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -61,6 +62,12 @@ static int set_log(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
 static int set_logprobs(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
+static int set_max_tokens(vlm_options_t *o, const vlm_option_t *opt,
+    const char *value, vlm_error_t *err);
+static int set_top_k(vlm_options_t *o, const vlm_option_t *opt,
+    const char *value, vlm_error_t *err);
+static int set_seed(vlm_options_t *o, const vlm_option_t *opt,
+    const char *value, vlm_error_t *err);
 static int set_factor(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
 static int set_image(vlm_options_t *o, const vlm_option_t *opt,
@@ -104,13 +111,14 @@ static const vlm_option_t  options[] = {
       "the system message" },
     { "messages", "FILE", R, set_string, OFF(messages), 0, 0, 0,
       "a chat as JSON instead" },
-    { "max-tokens", "N", R, set_int, SAM(max_tokens), 1, 1e9,
-      VLM_SET_MAX_TOKENS, "length of the answer at most (1024)" },
+    { "max-tokens", "N", R, set_max_tokens, 0, 0, 0, VLM_SET_MAX_TOKENS,
+      "length of the answer at most (1024)" },
     { "temperature", "T", R, set_float, SAM(temperature), 0, 2,
       VLM_SET_TEMPERATURE, "0 is greedy" },
-    { "top-p", "P", R, set_float, SAM(top_p), 1e-6, 1, VLM_SET_TOP_P,
+    { "top-p", "P", R, set_float, SAM(top_p), FLT_TRUE_MIN, 1,
+      VLM_SET_TOP_P,
       "the most likely tokens that have this share; 1 is off" },
-    { "top-k", "K", R, set_int, SAM(top_k), 0, 1e9, VLM_SET_TOP_K,
+    { "top-k", "K", R, set_top_k, SAM(top_k), -1, INT32_MAX, VLM_SET_TOP_K,
       "0 is off" },
     { "min-p", "P", R, set_float, SAM(min_p), 0, 1, VLM_SET_MIN_P,
       "tokens this likely beside the likeliest; 0 is off" },
@@ -118,9 +126,9 @@ static const vlm_option_t  options[] = {
       VLM_SET_PRESENCE, "on tokens that were used; 0 is off" },
     { "frequency-penalty", "X", R, set_float, SAM(frequency), -2, 2,
       VLM_SET_FREQUENCY, "for each time they were; 0 is off" },
-    { "repetition-penalty", "X", R, set_float, SAM(repetition), 1e-3, 10,
-      VLM_SET_REPETITION, "1 is off" },
-    { "seed", "N", R, set_u64, SAM(seed), 0, 1.9e19, VLM_SET_SEED,
+    { "repetition-penalty", "X", R, set_float, SAM(repetition),
+      FLT_TRUE_MIN, 10, VLM_SET_REPETITION, "1 is off" },
+    { "seed", "N", R, set_seed, 0, 0, 0, VLM_SET_SEED,
       "the same one gives the same answer" },
     { "logprobs", "N", R, set_logprobs, SAM(top_logprobs), 0,
       VLM_MAX_TOP_LOGPROBS, 0,
@@ -245,10 +253,10 @@ set_string(vlm_options_t *o, const vlm_option_t *opt, const char *value,
 }
 
 
-/* a number within the option's limits */
+/* as in a form: no white space, no hexadecimal digits */
 
 static int
-number(const vlm_option_t *opt, const char *value, int whole, double *d,
+any_number(const vlm_option_t *opt, const char *value, int whole, double *d,
     vlm_error_t *err)
 {
     char  *end;
@@ -257,19 +265,47 @@ number(const vlm_option_t *opt, const char *value, int whole, double *d,
         return bad(err, opt, value, "must be a whole number");
     }
 
-    errno = 0;
     *d = strtod(value, &end);
 
-    if (end == value || *end != '\0' || !isfinite(*d)) {
+    if (end == value || *end != '\0' || !isfinite(*d)
+        || value[strspn(value, "-+.eE0123456789")] != '\0')
+    {
         return bad(err, opt, value, "must be a number");
     }
 
-    if (*d < opt->min || *d > opt->max) {
-        return vlm_fail(err, 400, NULL, "--%s %.40s is out of range: %.15g "
-                        "to %.15g", opt->name, value, opt->min, opt->max);
+    return VLM_OK;
+}
+
+
+static int
+in_range(const vlm_option_t *opt, const char *value, double d,
+    vlm_error_t *err)
+{
+    if (d >= opt->min && d <= opt->max) {
+        return VLM_OK;
     }
 
-    return VLM_OK;
+    if (opt->min == FLT_TRUE_MIN) {
+        return vlm_fail(err, 400, NULL, "--%s %.40s is out of range: above 0, "
+                        "at most %.15g", opt->name, value, opt->max);
+    }
+
+    return vlm_fail(err, 400, NULL, "--%s %.40s is out of range: %.15g to "
+                    "%.15g", opt->name, value, opt->min, opt->max);
+}
+
+
+/* a number within the option's limits */
+
+static int
+number(const vlm_option_t *opt, const char *value, int whole, double *d,
+    vlm_error_t *err)
+{
+    if (any_number(opt, value, whole, d, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    return in_range(opt, value, *d, err);
 }
 
 
@@ -322,11 +358,83 @@ set_float(vlm_options_t *o, const vlm_option_t *opt, const char *value,
 {
     double  d;
 
-    if (number(opt, value, 0, &d, err) != VLM_OK) {
+    /* what counts is the rounded number */
+
+    if (any_number(opt, value, 0, &d, err) != VLM_OK
+        || in_range(opt, value, (float) d, err) != VLM_OK)
+    {
         return VLM_ERROR;
     }
 
     *field(o, opt, float) = (float) d;
+    o->sampling.set |= opt->bit;
+
+    return VLM_OK;
+}
+
+
+/* any large number will do: it is lowered to what is possible later */
+
+static int
+set_max_tokens(vlm_options_t *o, const vlm_option_t *opt, const char *value,
+    vlm_error_t *err)
+{
+    double  d;
+
+    if (any_number(opt, value, 1, &d, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    if (d < 1) {
+        return bad(err, opt, value, "must be at least 1");
+    }
+
+    o->sampling.max_tokens = (d > UINT32_MAX) ? UINT32_MAX : (uint32_t) d;
+    o->sampling.set |= opt->bit;
+
+    return VLM_OK;
+}
+
+
+/* -1 is another way to say 0, off */
+
+static int
+set_top_k(vlm_options_t *o, const vlm_option_t *opt, const char *value,
+    vlm_error_t *err)
+{
+    if (set_int(o, opt, value, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    if (o->sampling.top_k == -1) {
+        o->sampling.top_k = 0;
+    }
+
+    return VLM_OK;
+}
+
+
+/* 64 bits with or without a sign */
+
+static int
+set_seed(vlm_options_t *o, const vlm_option_t *opt, const char *value,
+    vlm_error_t *err)
+{
+    double  d;
+
+    if (any_number(opt, value, 1, &d, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    errno = 0;
+    o->sampling.seed = (value[0] == '-')
+                       ? (uint64_t) strtoll(value, NULL, 10)
+                       : strtoull(value, NULL, 10);
+
+    if (errno != 0) {
+        return bad(err, opt, value, "must be an integer of 64 bits");
+    }
+
     o->sampling.set |= opt->bit;
 
     return VLM_OK;

@@ -79,10 +79,24 @@ static const bad_t  bads[] = {
     { &run, { "--temperature", "2.1" },
       "--temperature 2.1 is out of range: 0 to 2" },
     { &run, { "--top-p", "0" }, "--top-p 0 is out of range" },
-    { &run, { "--max-tokens", "0" }, "--max-tokens 0 is out of range" },
-    { &run, { "--seed", "-1" }, "--seed -1 is out of range" },
+    { &run, { "--top-p", "1e-50" },
+      "--top-p 1e-50 is out of range: above 0, at most 1" },
+    { &run, { "--top-p", "0x1" }, "--top-p \"0x1\": must be a number" },
+    { &run, { "--top-p", " 1" }, "--top-p \" 1\": must be a number" },
+    { &run, { "--top-k", "-2" },
+      "--top-k -2 is out of range: -1 to 2147483647" },
+    { &run, { "--repetition-penalty", "0" },
+      "--repetition-penalty 0 is out of range: above 0, at most 10" },
+    { &run, { "--max-tokens", "0" },
+      "--max-tokens \"0\": must be at least 1" },
+    { &run, { "--max-tokens", "-5" },
+      "--max-tokens \"-5\": must be at least 1" },
+    { &run, { "--max-tokens", "1e3" },
+      "--max-tokens \"1e3\": must be a whole number" },
+    { &run, { "--seed", "-9223372036854775809" },
+      "--seed \"-9223372036854775809\": must be an integer of 64 bits" },
     { &run, { "--seed", "18446744073709551616" },
-      "--seed \"18446744073709551616\": is too large" },
+      "--seed \"18446744073709551616\": must be an integer of 64 bits" },
     { &run, { "--stop", "" }, "--stop: at most" },
     { &run, { "--detail", "x" }, "--detail \"x\": must be" },
     { &info, { "--size", "640" }, "--size \"640\": must be WIDTHxHEIGHT" },
@@ -170,11 +184,37 @@ test_good(void)
 }
 
 
+/* what a form accepts is accepted here, and means the same */
+
+static void
+test_form(void)
+{
+    vlm_error_t    err;
+    vlm_options_t  o;
+    const char    *a[] = { "--seed=-1", "--top-k=-1", "--max-tokens",
+                           "99999999999999999999999" };
+    const char    *b[] = { "--top-p=1e-40", "--temperature=2.00000001",
+                           "--repetition-penalty", "0.0001" };
+
+    tap_is(parse(&o, &run, a, &err), VLM_OK, "seed, top-k, max-tokens");
+    tap_ok(o.sampling.seed == UINT64_MAX, "seed -1 in 64 bits");
+    tap_is(o.sampling.top_k, 0, "top-k -1 is off");
+    tap_is(o.sampling.max_tokens, UINT32_MAX, "the most tokens");
+    tap_is(o.sampling.set,
+           VLM_SET_SEED|VLM_SET_TOP_K|VLM_SET_MAX_TOKENS, "all are set");
+
+    tap_is(parse(&o, &run, b, &err), VLM_OK, "numbers as they are rounded");
+    tap_ok(o.sampling.top_p == 1e-40f && o.sampling.temperature == 2
+           && o.sampling.repetition == 0.0001f, "to float");
+}
+
+
 int
 main(void)
 {
     test_bad();
     test_good();
+    test_form();
 
     return tap_done();
 }
