@@ -1,9 +1,9 @@
 
 /*
  * What the benchmarks share: the machine's name, a clock, and roofs, which
- * are measured in the same run as what is compared with them: float32
- * multiply-adds from registers, and reading a buffer far larger than the
- * last cache.
+ * are measured in the same run as what is compared with them: multiply-adds
+ * of float32 and of int8 from registers, and reading a buffer far larger than
+ * the last cache.
  */
 
 #ifndef BENCH_H
@@ -30,11 +30,13 @@
 
 typedef struct {
     double   flops;             /* of all threads, a second */
+    double   int8;              /* the same with int8 weights */
     double   bytes;
 } bench_roofs_t;
 
 typedef struct {
     vlm_isa_t    isa;
+    int          vnni;
     const char  *data;
     float        sink;          /* written, so that nothing is left out */
 } bench_roof_task_t;
@@ -96,7 +98,7 @@ bench_cold_bytes(void)
 
 #if defined(__x86_64__)
 
-#define bench_fma(name, isa, type, set1, fmadd, add, get)              \
+#define bench_fma(name, isa, type, set1, fmadd, add, get)                     \
     __attribute__((target(isa))) static inline float                          \
     name(void)                                                                \
     {                                                                         \
@@ -129,6 +131,25 @@ bench_fma(bench_fma_avx2, "avx2,fma", __m256, _mm256_set1_ps,
 bench_fma(bench_fma_avx512, "avx512f", __m512, _mm512_set1_ps,
     _mm512_fmadd_ps, _mm512_add_ps, _mm512_cvtss_f32)
 
+/* bytes by VNNI; else pairs of int16, what they were widened to */
+
+#define bench_ints_avx2(f)       _mm256_set1_epi32((int) ((f) * 1e6))
+#define bench_ints_avx512(f)     _mm512_set1_epi32((int) ((f) * 1e6))
+#define bench_pairs_avx2(s, a, b)                                             \
+    _mm256_add_epi32(s, _mm256_madd_epi16(s, a))
+#define bench_pairs_avx512(s, a, b)                                           \
+    _mm512_add_epi32(s, _mm512_madd_epi16(s, a))
+#define bench_get_avx2(s)        (float) _mm256_extract_epi32(s, 0)
+#define bench_get_avx512(s)                                                   \
+    (float) _mm_cvtsi128_si32(_mm512_castsi512_si128(s))
+
+bench_fma(bench_int8_avx2, "avx2", __m256i, bench_ints_avx2,
+    bench_pairs_avx2, _mm256_add_epi32, bench_get_avx2)
+bench_fma(bench_int8_avx512, "avx512f,avx512bw", __m512i, bench_ints_avx512,
+    bench_pairs_avx512, _mm512_add_epi32, bench_get_avx512)
+bench_fma(bench_int8_vnni, "avx512f,avx512vnni", __m512i, bench_ints_avx512,
+    _mm512_dpbusd_epi32, _mm512_add_epi32, bench_get_avx512)
+
 #endif
 
 
@@ -158,6 +179,32 @@ bench_fma_task(void *arg, int task, int worker)
 
     case VLM_CPU_AVX512:
         t[task].sink = bench_fma_avx512();
+        break;
+
+#endif
+
+    default:
+        break;
+    }
+}
+
+
+static inline void
+bench_int8_task(void *arg, int task, int worker)
+{
+    bench_roof_task_t  *t = arg;
+
+    switch (t[task].isa) {
+
+#if defined(__x86_64__)
+
+    case VLM_CPU_AVX2:
+        t[task].sink = bench_int8_avx2();
+        break;
+
+    case VLM_CPU_AVX512:
+        t[task].sink = t[task].vnni ? bench_int8_vnni()
+                                    : bench_int8_avx512();
         break;
 
 #endif
@@ -251,12 +298,19 @@ bench_roofs(vlm_device_t *dev, bench_roofs_t *roofs)
 
     for (i = 0; i < n; i++) {
         tasks[i].isa = dev->isa;
+        tasks[i].vnni = vlm_cpu_has_vnni();
         tasks[i].data = data;
     }
 
     roofs->flops = 0;
+    roofs->int8 = 0;
 
     if (dev->isa != VLM_CPU_SCALAR) {
+        roofs->int8 = bench_best_rate(dev->pool, n, bench_int8_task, tasks,
+                                      n * bench_fma_flops(dev->isa)
+                                      * (tasks[0].vnni
+                                         && dev->isa == VLM_CPU_AVX512
+                                         ? 4 : 2));
         roofs->flops = bench_best_rate(dev->pool, n, bench_fma_task, tasks,
                                        n * bench_fma_flops(dev->isa));
     }

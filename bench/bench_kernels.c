@@ -1,9 +1,11 @@
 
 /*
  * Products at the shapes of Qwen2-VL-2B with random bf16 weights, in per
- * cent of what the machine could do at best.
+ * cent of what the machine could do at best; with -q each of them with int8
+ * weights, too, and how much faster that is.
  *
- * usage: bench_kernels [-t threads] [-s seconds a line] [-f text in a line]
+ * usage: bench_kernels [-q] [-t threads] [-s seconds a line]
+ *                      [-f text in a line]
  */
 
 #include <math.h>
@@ -28,6 +30,7 @@ typedef struct {
     bench_roofs_t         roofs;
     double                seconds;
     const char           *filter;
+    int                   int8;
 } bench_t;
 
 
@@ -72,11 +75,15 @@ static const shape_t  shapes[] = {
 
 static int bench_all(bench_t *b);
 static int bench_shape(const bench_t *b, const shape_t *s);
-static vlm_weight_t *make_weights(const bench_t *b, const shape_t *s, int n);
+static double bench_product(const bench_t *b, const shape_t *s,
+    vlm_quant_t quant, double bytes);
+static vlm_weight_t *make_weights(const bench_t *b, const shape_t *s,
+    vlm_quant_t quant, int n);
 static void free_weights(const bench_t *b, vlm_weight_t *w, int n);
 static uint16_t *random_bf16(size_t count);
 static float *random_f32(size_t count);
-static void report(const bench_t *b, const shape_t *s, double t);
+static void report(const bench_t *b, const shape_t *s, const char *type,
+    double t, double bytes, double roof);
 
 
 int
@@ -91,9 +98,13 @@ main(int argc, char **argv)
     b.filter = "";
     nthreads = 0;
 
-    while ((opt = getopt(argc, argv, "t:s:f:")) != -1) {
+    while ((opt = getopt(argc, argv, "qt:s:f:")) != -1) {
 
         switch (opt) {
+
+        case 'q':
+            b.int8 = 1;
+            break;
 
         case 't':
             nthreads = atoi(optarg);
@@ -108,8 +119,8 @@ main(int argc, char **argv)
             break;
 
         default:
-            fprintf(stderr, "usage: %s [-t threads] [-s seconds] [-f text]\n",
-                    argv[0]);
+            fprintf(stderr, "usage: %s [-q] [-t threads] [-s seconds] "
+                    "[-f text]\n", argv[0]);
             return 2;
         }
     }
@@ -146,10 +157,11 @@ bench_all(bench_t *b)
         return -1;
     }
 
-    printf("roofs: %.1f GFLOP/s (float32 multiply-add), %.1f GB/s (read)\n\n"
-           "%-16s %5s %14s %9s %9s %7s %6s\n",
-           b->roofs.flops * 1e-9, b->roofs.bytes * 1e-9, "product", "rows",
-           "weight", "ms", "GFLOP/s", "GB/s", "% roof");
+    printf("roofs: %.1f GFLOP/s (float32 multiply-add), %.1f (int8), "
+           "%.1f GB/s (read)\n\n%-16s %5s %14s %5s %9s %9s %7s %6s\n",
+           b->roofs.flops * 1e-9, b->roofs.int8 * 1e-9,
+           b->roofs.bytes * 1e-9, "product", "rows", "weight", "type", "ms",
+           "GFLOP/s", "GB/s", "% roof");
 
     for (i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
 
@@ -168,17 +180,50 @@ bench_all(bench_t *b)
 }
 
 
-/* the best time of one product; a cold weight takes turns with copies */
-
 static int
 bench_shape(const bench_t *b, const shape_t *s)
+{
+    double  t, quantised;
+
+    t = bench_product(b, s, VLM_QUANT_NONE, 2);
+    if (t < 0) {
+        return -1;
+    }
+
+    report(b, s, "bf16", t, 2, b->roofs.flops);
+
+    if (b->int8) {
+        quantised = bench_product(b, s, VLM_QUANT_INT8, 1);
+        if (quantised < 0) {
+            return -1;
+        }
+
+        report(b, s, "int8", quantised, 1, b->roofs.int8);
+        printf("  x%.2f", t / quantised);
+    }
+
+    printf("\n");
+    fflush(stdout);
+
+    return 0;
+}
+
+
+/*
+ * The best time of one product, -1: no memory; a cold weight, of so many
+ * bytes a value, takes turns with copies.
+ */
+
+static double
+bench_product(const bench_t *b, const shape_t *s, vlm_quant_t quant,
+    double bytes)
 {
     int            i, n;
     double         t, best, start, end;
     vlm_tensor_t   x, y;
     vlm_weight_t  *w;
 
-    n = s->cold ? (int) (bench_cold_bytes() / (s->n * s->k * 2)) + 1 : 1;
+    n = s->cold ? (int) (bench_cold_bytes() / (s->n * s->k * bytes)) + 1 : 1;
 
     memset(&x, 0, sizeof(vlm_tensor_t));
     x.dtype = VLM_F32;
@@ -192,7 +237,7 @@ bench_shape(const bench_t *b, const shape_t *s)
     y.cols = (int32_t) y.stride;
     y.data = b->ops->alloc(b->dev, s->rows * y.stride * sizeof(float));
 
-    w = make_weights(b, s, n);
+    w = make_weights(b, s, quant, n);
 
     if (x.data == NULL || y.data == NULL || w == NULL) {
         return -1;
@@ -211,43 +256,38 @@ bench_shape(const bench_t *b, const shape_t *s)
         }
     }
 
-    report(b, s, best);
-
     free_weights(b, w, n);
     b->ops->free(b->dev, y.data);
     free(x.data);
 
-    return 0;
+    return best;
 }
 
 
 static void
-report(const bench_t *b, const shape_t *s, double t)
+report(const bench_t *b, const shape_t *s, const char *type, double t,
+    double bytes, double roof)
 {
     char    weight[32];
-    double  flops, bytes, least, by_bytes;
+    double  flops, least;
 
     flops = 2.0 * s->rows * s->n * s->k;
-    bytes = 2.0 * s->n * s->k;
+    bytes *= s->n * s->k;
 
-    least = b->roofs.flops > 0 ? flops / b->roofs.flops : 0;
-    by_bytes = bytes / b->roofs.bytes;
-
-    if (by_bytes > least) {
-        least = by_bytes;
-    }
+    least = roof > 0 ? flops / roof : 0;
+    least = fmax(least, bytes / b->roofs.bytes);
 
     snprintf(weight, sizeof(weight), "%dx%d", (int) s->n, (int) s->k);
 
-    printf("%-16s %5d %14s %9.3f %9.1f %7.2f %5.1f%%\n", s->name,
-           (int) s->rows, weight, t * 1e3, flops / t * 1e-9, bytes / t * 1e-9,
+    printf("%s%-16s %5d %14s %5s %9.3f %9.1f %7.2f %5.1f%%",
+           strcmp(type, "bf16") == 0 ? "" : "\n", s->name, (int) s->rows,
+           weight, type, t * 1e3, flops / t * 1e-9, bytes / t * 1e-9,
            100 * least / t);
-    fflush(stdout);
 }
 
 
 static vlm_weight_t *
-make_weights(const bench_t *b, const shape_t *s, int n)
+make_weights(const bench_t *b, const shape_t *s, vlm_quant_t quant, int n)
 {
     int                 i, rc;
     char                err[256];
@@ -274,8 +314,8 @@ make_weights(const bench_t *b, const shape_t *s, int n)
     rc = 0;
 
     for (i = 0; i < n && rc == 0; i++) {
-        rc = b->ops->weight_create(b->dev, &w[i], s->layout, VLM_QUANT_NONE,
-                                   parts, NULL,
+        rc = b->ops->weight_create(b->dev, &w[i], s->layout, quant, parts,
+                                   NULL,
                                    s->layout == VLM_WEIGHT_GATED ? 2 : 1, err,
                                    sizeof(err));
     }
