@@ -255,7 +255,8 @@ typedef struct {
     int32_t             vocab;              /* columns of sample() */
     int32_t             adjusts;            /* of one of its rows */
     int32_t             patches;            /* of rope_table() */
-    int64_t             outputs;            /* n of a weight */
+    int64_t             outputs;            /* n or k of a weight */
+    vlm_quant_t         quant;              /* of some of them */
 } vlm_limits_t;
 
 /* one piece of memory that alloc() or host_alloc() hands parts out of */

@@ -20,8 +20,8 @@
 /* what NVIDIA advises for sm_90 */
 #define WORKSPACE    ((size_t) 32 << 20)
 
-/* rows that a deterministic product is planned for, whatever it has */
-#define PIN_ROWS     128
+/* algorithms that the library is asked for, the best first */
+#define CHOICES      16
 
 /* pointers are not more aligned than that, so that views plan alike */
 #define ALIGN_MAX    16
@@ -46,7 +46,7 @@ VLM_CUDA_BEGIN
     f(cublasLtMatmulPreferenceDestroy)                                        \
     f(cublasLtMatmulPreferenceSetAttribute)                                   \
     f(cublasLtMatmulAlgoGetHeuristic)                                         \
-    f(cublasLtMatmulAlgoCheck)                                                \
+    f(cublasLtMatmulAlgoConfigGetAttribute)                                   \
     f(cublasLtMatmul)
 
 #define MEMBER(name)  decltype(&::name) name;
@@ -75,7 +75,7 @@ typedef struct {
 } shape_t;
 
 typedef struct {
-    shape_t                    key;
+    shape_t                   key;
     int                       used;
     cublasLtMatmulDesc_t      desc;
     cublasLtMatrixLayout_t    w;
@@ -100,10 +100,9 @@ static cublasStatus_t make_plan(vlm_device_t *dev, plan_t *p,
     const vlm_gemm_t *g);
 static cublasStatus_t set_bias(gemm_library_s *lib, plan_t *p,
     const vlm_gemm_t *g);
-static cublasStatus_t make_layouts(gemm_library_s *lib, plan_t *p,
-    int64_t rows);
-static void drop_layouts(gemm_library_s *lib, plan_t *p);
+static cublasStatus_t make_layouts(gemm_library_s *lib, plan_t *p);
 static cublasStatus_t choose(vlm_device_t *dev, plan_t *p);
+static int is_whole(gemm_library_s *lib, const cublasLtMatmulAlgo_t *algo);
 static void drop_plan(gemm_library_s *lib, plan_t *p);
 
 
@@ -224,9 +223,11 @@ vlm_gemm_queue_done(vlm_queue_t *q)
 void
 vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 {
+    int              integers;
     float            one, beta;
     plan_t          *p;
-    shape_t           key;
+    int32_t          int_one, int_zero;
+    shape_t          key;
     gemm_library_s  *lib = q->dev->gemm;
     cublasStatus_t   rc;
 
@@ -245,10 +246,15 @@ vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 
     one = 1.0f;
     beta = g->add != NULL ? 1.0f : 0.0f;
+    int_one = 1;
+    int_zero = 0;
+    integers = g->type == VLM_I8;
 
     if (rc == CUBLAS_STATUS_SUCCESS) {
-        rc = lib->cublasLtMatmul(lib->lt, p->desc, &one, g->w, p->w, g->x,
-                                 p->x, &beta,
+        rc = lib->cublasLtMatmul(lib->lt, p->desc,
+                                 integers ? (void *) &int_one : &one, g->w,
+                                 p->w, g->x, p->x,
+                                 integers ? (void *) &int_zero : &beta,
                                  g->add != NULL ? g->add : g->y, p->add,
                                  g->y, p->y, &p->algo, q->gemm->workspace,
                                  WORKSPACE, q->stream);
@@ -373,30 +379,46 @@ find_plan(vlm_queue_t *q, const shape_t *key, const vlm_gemm_t *g,
 static cudaDataType_t
 data_type(int32_t type)
 {
-    return type == VLM_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    switch (type) {
+
+    case VLM_BF16:
+        return CUDA_R_16BF;
+
+    case VLM_I8:
+        return CUDA_R_8I;
+
+    case VLM_I32:
+        return CUDA_R_32I;
+
+    case VLM_F8:
+        return CUDA_R_8F_E4M3;
+
+    default:
+        return CUDA_R_32F;
+    }
 }
 
 
-/*
- * Deterministic: the algorithm is the one for PIN_ROWS rows and sums without
- * parts, whatever the rows, so that each output is the same sum always.
- */
+/* (FP8: sums of full accuracy and scales of 1 are what is set at first) */
 
 static cublasStatus_t
 make_plan(vlm_device_t *dev, plan_t *p, const vlm_gemm_t *g)
 {
-    cudaDataType_t                   type;
-    cublasStatus_t                   rc;
-    gemm_library_s                  *lib = dev->gemm;
-    cublasOperation_t                transposed = CUBLAS_OP_T;
-    cublasLtEpilogue_t               epilogue;
-    cublasLtMatmulHeuristicResult_t  result;
+    int                  integers;
+    cudaDataType_t       type;
+    cublasStatus_t       rc;
+    gemm_library_s      *lib = dev->gemm;
+    cublasOperation_t    transposed = CUBLAS_OP_T;
+    cublasLtEpilogue_t   epilogue;
 
     epilogue = (cublasLtEpilogue_t) p->key.epilogue;
     type = data_type(p->key.y_type);
+    integers = p->key.type == VLM_I8;
 
-    rc = lib->cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F,
-                                       CUDA_R_32F);
+    rc = lib->cublasLtMatmulDescCreate(&p->desc,
+                                       integers ? CUBLAS_COMPUTE_32I
+                                                : CUBLAS_COMPUTE_32F,
+                                       integers ? CUDA_R_32I : CUDA_R_32F);
 
     if (rc == CUBLAS_STATUS_SUCCESS) {
         rc = lib->cublasLtMatmulDescSetAttribute(p->desc,
@@ -410,7 +432,7 @@ make_plan(vlm_device_t *dev, plan_t *p, const vlm_gemm_t *g)
                              sizeof(epilogue));
     }
 
-    if (rc == CUBLAS_STATUS_SUCCESS) {
+    if (rc == CUBLAS_STATUS_SUCCESS && g->bias != NULL) {
         rc = lib->cublasLtMatmulDescSetAttribute(p->desc,
                              CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type,
                              sizeof(type));
@@ -421,34 +443,17 @@ make_plan(vlm_device_t *dev, plan_t *p, const vlm_gemm_t *g)
     }
 
     if (rc == CUBLAS_STATUS_SUCCESS) {
-        rc = make_layouts(lib, p, dev->deterministic ? PIN_ROWS
-                                                     : p->key.rows);
+        rc = make_layouts(lib, p);
     }
 
-    if (rc == CUBLAS_STATUS_SUCCESS) {
-        rc = choose(dev, p);
-    }
-
-    if (rc != CUBLAS_STATUS_SUCCESS || !dev->deterministic) {
-        return rc;
-    }
-
-    drop_layouts(lib, p);
-    rc = make_layouts(lib, p, p->key.rows);
-
-    if (rc != CUBLAS_STATUS_SUCCESS) {
-        return rc;
-    }
-
-    return lib->cublasLtMatmulAlgoCheck(lib->lt, p->desc, p->w, p->x, p->add,
-                                        p->y, &p->algo, &result);
+    return rc == CUBLAS_STATUS_SUCCESS ? choose(dev, p) : rc;
 }
 
 
 static cublasStatus_t
-make_layouts(gemm_library_s *lib, plan_t *p, int64_t rows)
+make_layouts(gemm_library_s *lib, plan_t *p)
 {
-    shape_t          *k = &p->key;
+    shape_t         *k = &p->key;
     cudaDataType_t   type, y_type;
     cublasStatus_t   rc;
 
@@ -458,17 +463,17 @@ make_layouts(gemm_library_s *lib, plan_t *p, int64_t rows)
     rc = lib->cublasLtMatrixLayoutCreate(&p->w, type, k->k, k->n, k->k);
 
     if (rc == CUBLAS_STATUS_SUCCESS) {
-        rc = lib->cublasLtMatrixLayoutCreate(&p->x, type, k->k, rows,
+        rc = lib->cublasLtMatrixLayoutCreate(&p->x, type, k->k, k->rows,
                                              k->x_stride);
     }
 
     if (rc == CUBLAS_STATUS_SUCCESS) {
-        rc = lib->cublasLtMatrixLayoutCreate(&p->add, y_type, k->n, rows,
+        rc = lib->cublasLtMatrixLayoutCreate(&p->add, y_type, k->n, k->rows,
                                              k->add_stride);
     }
 
     if (rc == CUBLAS_STATUS_SUCCESS) {
-        rc = lib->cublasLtMatrixLayoutCreate(&p->y, y_type, k->n, rows,
+        rc = lib->cublasLtMatrixLayoutCreate(&p->y, y_type, k->n, k->rows,
                                              k->y_stride);
     }
 
@@ -485,7 +490,7 @@ choose(vlm_device_t *dev, plan_t *p)
     cublasStatus_t                   rc;
     gemm_library_s                  *lib = dev->gemm;
     cublasLtMatmulPreference_t       pref;
-    cublasLtMatmulHeuristicResult_t  result;
+    cublasLtMatmulHeuristicResult_t  results[CHOICES];
 
     static const cublasLtMatmulPreferenceAttributes_t  aligns[4] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -521,48 +526,68 @@ choose(vlm_device_t *dev, plan_t *p)
 
     if (rc == CUBLAS_STATUS_SUCCESS) {
         rc = lib->cublasLtMatmulAlgoGetHeuristic(lib->lt, p->desc, p->w, p->x,
-                                                 p->add, p->y, pref, 1,
-                                                 &result, &found);
+                                                 p->add, p->y, pref,
+                                                 dev->deterministic ? CHOICES
+                                                                    : 1,
+                                                 results, &found);
     }
 
     (void) lib->cublasLtMatmulPreferenceDestroy(pref);
 
-    if (rc == CUBLAS_STATUS_SUCCESS && found == 0) {
-        rc = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        return rc;
     }
 
-    if (rc == CUBLAS_STATUS_SUCCESS) {
-        p->algo = result.algo;
+    for (i = 0; i < found; i++) {
+
+        if (!dev->deterministic || is_whole(lib, &results[i].algo)) {
+            p->algo = results[i].algo;
+            return CUBLAS_STATUS_SUCCESS;
+        }
     }
 
-    return rc;
+    return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 
-static void
-drop_layouts(gemm_library_s *lib, plan_t *p)
+/* each sum in one piece?  Else its place in y may decide on the pieces. */
+
+static int
+is_whole(gemm_library_s *lib, const cublasLtMatmulAlgo_t *algo)
 {
-    int                      i;
-    cublasLtMatrixLayout_t  *all[4] = { &p->w, &p->x, &p->add, &p->y };
+    size_t    size;
+    int32_t   split;
+    uint32_t  reduction;
 
-    for (i = 0; i < 4; i++) {
-
-        if (*all[i] != NULL) {
-            (void) lib->cublasLtMatrixLayoutDestroy(*all[i]);
-            *all[i] = NULL;
-        }
-    }
+    return lib->cublasLtMatmulAlgoConfigGetAttribute(algo,
+                                      CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                      &split, sizeof(split), &size)
+           == CUBLAS_STATUS_SUCCESS
+           && lib->cublasLtMatmulAlgoConfigGetAttribute(algo,
+                                      CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                      &reduction, sizeof(reduction), &size)
+              == CUBLAS_STATUS_SUCCESS
+           && (split == 0 || split == 1)
+           && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
 
 static void
 drop_plan(gemm_library_s *lib, plan_t *p)
 {
+    int                      i;
+    cublasLtMatrixLayout_t  *all[4] = { &p->w, &p->x, &p->add, &p->y };
+
     if (!p->used) {
         return;
     }
 
-    drop_layouts(lib, p);
+    for (i = 0; i < 4; i++) {
+
+        if (*all[i] != NULL) {
+            (void) lib->cublasLtMatrixLayoutDestroy(*all[i]);
+        }
+    }
 
     if (p->desc != NULL) {
         (void) lib->cublasLtMatmulDescDestroy(p->desc);

@@ -78,6 +78,7 @@ struct vlm_device_s {
     int                           low_priority;
     int                           high_priority;
     int                           multiprocessors;
+    int                           capability;       /* 89: 8.9 */
     int                           lost;             /* an error that stays */
 
     vlm_cuda_ns::gemm_library_s  *gemm;
@@ -201,7 +202,7 @@ void vlm_cuda_wait(vlm_queue_t *q, vlm_fence_t *fence);
 int vlm_cuda_reached(vlm_fence_t *fence);
 
 
-/* ---- gemm.cu, and kernels/emu/gemm.cu: y = x . w^T ---- */
+/* ---- cublas.cu, and kernels/emu/gemm.cu: y = x . w^T ---- */
 
 typedef struct {
     const void         *x;              /* [rows, k] */
@@ -217,7 +218,9 @@ typedef struct {
     int64_t             y_stride;
     int64_t             add_stride;
     vlm_dtype_t         type;           /* of x and w */
-    vlm_dtype_t         y_type;         /* the same or F32 */
+    vlm_dtype_t         y_type;         /* the same or F32; of I8 it is I32,
+                                           of F8 it is F32, and n and k are
+                                           multiples of 16 */
     int                 gelu;           /* tanh form, after the bias; not
                                            with add */
 } vlm_gemm_t;
@@ -234,8 +237,8 @@ void vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op);
  * ---- weights.cu ----
  *
  * A weight is [n, k] of the device's activation type without gaps; GATED:
- * the gate's rows, then the up's.  Its bias is float32, and once more in the
- * activation type behind the matrix.
+ * the gate's rows, then the up's; quantised: see quant.h.  Its bias is
+ * float32, and once more in the activation type behind the matrix.
  */
 
 int vlm_cuda_weight_create(vlm_device_t *dev, vlm_weight_t *w,

@@ -60,8 +60,11 @@ device_open(int index, const vlm_cuda_options_t *opt, const vlm_ops_t **ops,
 static int
 open_index(vlm_device_t *dev, char *err, size_t errlen)
 {
+    const char  *capability = getenv("VLM_EMU_CAPABILITY");
+
     snprintf(dev->name, sizeof(dev->name), "emu");
     dev->multiprocessors = 4;
+    dev->capability = capability != NULL ? atoi(capability) : 90;
 
     return 0;
 }
@@ -115,6 +118,7 @@ open_index(vlm_device_t *dev, char *err, size_t errlen)
     }
 
     dev->multiprocessors = prop.multiProcessorCount;
+    dev->capability = 10 * prop.major + prop.minor;
     snprintf(dev->name, sizeof(dev->name), "cuda:%d (%.64s)", dev->index,
              prop.name);
 

@@ -1,7 +1,8 @@
 
 /*
  * Products for 1 to 8 rows, which take as long as the weights take to be
- * read: each is read once, 16 bytes a lane, for all rows.
+ * read: each is read once, 16 bytes a lane, for all rows.  Rows of integers
+ * are quantised first; their sums are exact, so they are the library's.
  *
  * A warp, or for small weights all warps of a block, sum two outputs: two
  * rows of the matrix, or a gate's and an up's.  Who sums what depends on the
@@ -9,6 +10,7 @@
  */
 
 #include "kernels/cuda/gemv.h"
+#include "kernels/cuda/quant.h"
 #include "kernels/cuda/vector.cuh"
 
 
@@ -16,6 +18,9 @@
 #define GEMV_OUTPUTS   2
 #define GEMV_WARPS     4
 #define GEMV_THREADS   (GEMV_WARPS * VLM_WARP)
+
+/* on a multiprocessor at least */
+#define GEMV_BLOCKS    4
 
 /* one lane's sums are that far apart, for the banks */
 #define GEMV_PAD       (GEMV_THREADS + 1)
@@ -31,19 +36,78 @@ typedef struct {
     void               *y;
     const void         *x;
     const void         *w;
+    const float        *x_scale;        /* of rows; of integers alone */
+    const float        *w_scale;        /* of outputs */
     const float        *bias;
     const void         *add;
     int64_t             y_stride;
     int64_t             x_stride;
     int64_t             add_stride;
     int64_t             n;              /* outputs: of y */
-    int64_t             k;
+    int64_t             k;              /* of a row of w, without a gap */
     int32_t             rows;
     int32_t             gated;
     int32_t             share;          /* a block's warps share outputs */
     int32_t             y_f32;          /* y and add, if not as x */
     vlm_act_t           act;
 } gemv_t;
+
+
+/*
+ * What a lane makes of 16 bytes, and sums in.  "act" is the type of y, if
+ * that is not float32.
+ */
+
+template <typename T>
+struct lane_t {
+    typedef float  word;
+    typedef T      act;
+    enum { n = wide_t<T>::n };
+};
+
+template <>
+struct lane_t<int8_t> {
+    typedef int32_t  word;              /* of 4 */
+    typedef bf16_t   act;
+    enum { n = 4 };
+};
+
+
+template <typename T>
+static __device__ __forceinline__ void
+load_words(float *to, const T *from)
+{
+    load_pack<T, wide_t<T>::n>(to, from);
+}
+
+
+static __device__ __forceinline__ void
+load_words(int32_t *to, const int8_t *from)
+{
+    int                 i;
+    pack_t<int32_t, 4>  p;
+
+    p = *(const pack_t<int32_t, 4> *) from;
+
+    VLM_UNROLL
+    for (i = 0; i < 4; i++) {
+        to[i] = p.v[i];
+    }
+}
+
+
+static __device__ __forceinline__ float
+multiply_add(float w, float x, float sum)
+{
+    return sum + w * x;
+}
+
+
+static __device__ __forceinline__ int32_t
+multiply_add(int32_t w, int32_t x, int32_t sum)
+{
+    return dot_bytes(w, x, sum);
+}
 
 
 /* rows of the matrix: the outputs of a unit; at the end some again */
@@ -71,14 +135,15 @@ unit_outputs(const gemv_t *g, int64_t unit, int64_t *outputs)
 template <typename T, int ROWS>
 static __device__ __forceinline__ void
 lane_sums(const gemv_t *g, int64_t unit, int first, int step,
-    float (*sum)[ROWS])
+    typename lane_t<T>::word (*sum)[ROWS])
 {
     int       o, r, j;
-    float     w[GEMV_OUTPUTS][wide_t<T>::n], x[wide_t<T>::n];
     const T  *row[GEMV_OUTPUTS], *xr;
     int64_t   i, outputs[GEMV_OUTPUTS];
 
-    enum { N = wide_t<T>::n };
+    typename lane_t<T>::word  w[GEMV_OUTPUTS][lane_t<T>::n], x[lane_t<T>::n];
+
+    enum { N = wide_t<T>::n, WORDS = lane_t<T>::n };
 
     unit_outputs(g, unit, outputs);
 
@@ -88,7 +153,7 @@ lane_sums(const gemv_t *g, int64_t unit, int first, int step,
 
         VLM_UNROLL
         for (r = 0; r < ROWS; r++) {
-            sum[o][r] = 0.0f;
+            sum[o][r] = 0;
         }
     }
 
@@ -97,25 +162,39 @@ lane_sums(const gemv_t *g, int64_t unit, int first, int step,
 
         VLM_UNROLL
         for (o = 0; o < GEMV_OUTPUTS; o++) {
-            load_pack<T, N>(w[o], row[o] + i);
+            load_words(w[o], row[o] + i);
         }
 
         VLM_UNROLL
         for (r = 0; r < ROWS; r++) {
             xr = (const T *) g->x
                  + (r < g->rows ? r : g->rows - 1) * g->x_stride;
-            load_pack<T, N>(x, xr + i);
+            load_words(x, xr + i);
 
             VLM_UNROLL
             for (o = 0; o < GEMV_OUTPUTS; o++) {
 
                 VLM_UNROLL
-                for (j = 0; j < N; j++) {
-                    sum[o][r] += w[o][j] * x[j];
+                for (j = 0; j < WORDS; j++) {
+                    sum[o][r] = multiply_add(w[o][j], x[j], sum[o][r]);
                 }
             }
         }
     }
+}
+
+
+/* a sum of an output and its bias */
+
+static __device__ __forceinline__ float
+output_value(const gemv_t *g, int64_t output, int row, float sum)
+{
+    float  bias;
+
+    bias = g->bias != NULL ? g->bias[output] : 0.0f;
+
+    return g->w_scale == NULL ? sum + bias
+           : fmaf(sum, g->x_scale[row] * g->w_scale[output], bias);
 }
 
 
@@ -127,15 +206,10 @@ finish_output(const gemv_t *g, int64_t output, int row, float v, float up)
 {
     int64_t  at;
 
-    if (g->bias != NULL) {
-        v += g->bias[output];
-        up += g->gated ? g->bias[g->n + output] : 0.0f;
-    }
-
-    v = activate(v, g->act);
+    v = activate(output_value(g, output, row, v), g->act);
 
     if (g->gated) {
-        v *= up;
+        v *= output_value(g, g->n + output, row, up);
     }
 
     at = row * g->y_stride + output;
@@ -160,17 +234,19 @@ finish_output(const gemv_t *g, int64_t output, int row, float v, float up)
 
 
 template <typename T, int ROWS>
-__global__ void __launch_bounds__(GEMV_THREADS)
+__global__ void __launch_bounds__(GEMV_THREADS, GEMV_BLOCKS)
 gemv_kernel(gemv_t g)
 {
+    typedef typename lane_t<T>::word  sum_t;
+
     int      i, t, warp, o, r, units;
-    float    sum[GEMV_OUTPUTS][ROWS], v, up;
+    sum_t    sum[GEMV_OUTPUTS][ROWS], v, up;
     int64_t  unit;
 
     enum { SUMS = GEMV_OUTPUTS * ROWS };
 
-    VLM_SHARED(float, lanes, SUMS * GEMV_PAD);
-    VLM_SHARED(float, total, SUMS * GEMV_WARPS);
+    VLM_SHARED(sum_t, lanes, SUMS * GEMV_PAD);
+    VLM_SHARED(sum_t, total, SUMS * GEMV_WARPS);
 
     t = (int) threadIdx.x;
     warp = t / VLM_WARP;
@@ -193,7 +269,7 @@ gemv_kernel(gemv_t g)
     VLM_SYNC();
 
     if (t < SUMS * GEMV_WARPS) {
-        v = 0.0f;
+        v = 0;
 
         for (i = 0; i < VLM_WARP; i++) {
             v += lanes[t % SUMS * GEMV_PAD + t / SUMS * VLM_WARP + i];
@@ -219,14 +295,16 @@ gemv_kernel(gemv_t g)
     }
 
     v = total[t];
-    up = g.gated ? total[t + ROWS] : 0.0f;
+    up = g.gated ? total[t + ROWS] : 0;
 
     for (i = 1; g.share && i < GEMV_WARPS; i++) {
         v += total[i * SUMS + t];
-        up += g.gated ? total[i * SUMS + t + ROWS] : 0.0f;
+        up += g.gated ? total[i * SUMS + t + ROWS] : 0;
     }
 
-    finish_output<T>(&g, g.gated ? unit : GEMV_OUTPUTS * unit + o, r, v, up);
+    finish_output<typename lane_t<T>::act>(&g, g.gated ? unit
+                                               : GEMV_OUTPUTS * unit + o,
+                                           r, (float) v, (float) up);
 }
 
 
@@ -248,20 +326,60 @@ launch(vlm_queue_t *q, const gemv_t *g, unsigned blocks)
 }
 
 
+/* may it be done here? */
+
+static int
+is_gemv(const vlm_queue_t *q, const vlm_tensor_t *x, const vlm_weight_t *w)
+{
+    if (x->rows > GEMV_ROWS) {
+        return 0;
+    }
+
+    if (w->dtype == VLM_I8) {
+        return 1;
+    }
+
+    /* (the library's products are the same for any number of rows) */
+
+    return !q->dev->deterministic && w->dtype == x->dtype
+           && is_wide(x->data, x->stride, x->dtype)
+           && is_wide(w->data, w->k, w->dtype);
+}
+
+
+/* rows of integers in place of x */
+
+static void
+quantise(vlm_queue_t *q, gemv_t *g, const vlm_tensor_t *x)
+{
+    char    *work;
+    size_t   size;
+
+    size = (size_t) (x->rows * g->k);
+    work = (char *) vlm_cuda_scratch(q, size + x->rows * sizeof(float),
+                                     "linear");
+    if (work == NULL) {
+        return;
+    }
+
+    g->x = work;
+    g->x_stride = g->k;
+    g->x_scale = (float *) (work + size);
+
+    vlm_cuda_quantise(q, work, (float *) (work + size), VLM_I8, x->rows, x,
+                      "linear");
+}
+
+
 int
 vlm_cuda_gemv(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
     const vlm_weight_t *w, vlm_act_t act, const vlm_tensor_t *residual)
 {
-    gemv_t   g;
-    int64_t  units, blocks;
+    gemv_t    g;
+    int64_t   units, blocks;
+    unsigned  grid;
 
-    /* (the library's products are pinned to one algorithm for all rows) */
-
-    if (x->rows > GEMV_ROWS || q->dev->deterministic
-        || (w->dtype != VLM_BF16 && w->dtype != VLM_F32)
-        || !is_wide(x->data, x->stride, x->dtype)
-        || !is_wide(w->data, w->k, w->dtype))
-    {
+    if (!is_gemv(q, x, w)) {
         return 0;
     }
 
@@ -273,8 +391,9 @@ vlm_cuda_gemv(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
     g.x = x->data;
     g.x_stride = x->stride;
     g.w = w->data;
+    g.w_scale = w->scale;
     g.bias = w->bias;
-    g.k = w->k;
+    g.k = w->dtype == VLM_I8 ? quant_padded(w->k) : w->k;
     g.rows = (int32_t) x->rows;
     g.gated = w->layout == VLM_WEIGHT_GATED;
     g.n = y->cols;
@@ -293,7 +412,19 @@ vlm_cuda_gemv(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
         return 0;
     }
 
-    VLM_BY_ACT(w->dtype, T, launch<T>(q, &g, (unsigned) blocks));
+    grid = (unsigned) blocks;
+
+    if (w->dtype == VLM_I8) {
+        quantise(q, &g, x);
+
+        if (!q->failed) {
+            launch<int8_t>(q, &g, grid);
+        }
+
+        return 1;
+    }
+
+    VLM_BY_ACT(w->dtype, T, launch<T>(q, &g, grid));
 
     return 1;
 }

@@ -77,12 +77,20 @@ VLM_CUDA_BEGIN
 
 typedef struct { uint16_t bits; } bf16_t;
 typedef struct { uint16_t bits; } f16_t;
+typedef struct { uint8_t bits; } f8_t;
 
 
 static __host__ __device__ __forceinline__ float
 to_f32(float x)
 {
     return x;
+}
+
+
+static __host__ __device__ __forceinline__ float
+to_f32(int32_t x)
+{
+    return (float) x;
 }
 
 
@@ -198,6 +206,20 @@ shfl(int v, int lane, int line)
 
 #else
 
+static __device__ __forceinline__ uint32_t
+f32_bits(float x)
+{
+    return __float_as_uint(x);
+}
+
+
+static __device__ __forceinline__ float
+f32_from_bits(uint32_t bits)
+{
+    return __uint_as_float(bits);
+}
+
+
 static __host__ __device__ __forceinline__ float
 to_f32(bf16_t x)
 {
@@ -235,6 +257,48 @@ static __host__ __device__ __forceinline__ void
 from_f32(float *y, float x)
 {
     *y = x;
+}
+
+
+/* within +-127.5 */
+
+static __device__ __forceinline__ void
+from_f32(int8_t *y, float x)
+{
+    *y = (int8_t) rintf(x);
+}
+
+
+/* E4M3: to the nearest, ties to even; what is larger becomes +-448 */
+
+static __device__ __forceinline__ void
+from_f32(f8_t *y, float x)
+{
+    uint32_t  bits, sign;
+
+    bits = f32_bits(x);
+    sign = bits >> 24 & 0x80;
+    bits &= 0x7fffffff;
+
+    if (bits > 0x7f800000) {
+        bits = 0x7f;                            /* a NaN */
+
+    } else if (bits >= 0x43e00000) {
+        bits = 0x7e;                            /* 448 */
+
+    } else if (bits < 0x3c800000) {
+
+        /* below 2^-6 in steps of 2^-9, as the sum has */
+        bits = f32_bits(f32_from_bits(bits) + 16384.0f) & 0xf;
+
+    } else {
+
+        /* 3 bits of 23; an exponent of 7, not of 127, is that of 1 */
+        bits = (bits + 0x7ffff + (bits >> 20 & 1)) >> 20;
+        bits -= (127 - 7) << 3;
+    }
+
+    y->bits = (uint8_t) (sign | bits);
 }
 
 

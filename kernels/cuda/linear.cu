@@ -2,14 +2,20 @@
 /*
  * Products with what belongs to them.  The library adds the bias, and the
  * residual or the activation where it can; a kernel does the rest.
+ *
+ * Deterministic: every product that rounds is of PIN_ROWS rows, the last of
+ * them any values if there are less, so that the library has one problem for
+ * a weight, whatever it has for other numbers of rows.
  */
 
 #include "kernels/cuda/gemv.h"
-#include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/quant.h"
 #include "kernels/cuda/vector.cuh"
 
 
 #define ACT_THREADS   256
+
+#define PIN_ROWS      128
 
 /* elements of one load */
 #define WIDE          4
@@ -29,6 +35,9 @@ typedef struct {
     void               *y;
     const void         *x;              /* gate, then up in the same row */
     const void         *add;
+    const float        *x_scale;        /* of rows, and of columns; NULL: 1 */
+    const float        *w_scale;
+    const float        *bias;           /* not in x yet, or NULL */
     int64_t             y_stride;
     int64_t             x_stride;
     int64_t             add_stride;
@@ -38,17 +47,38 @@ typedef struct {
 } finish_t;
 
 
+/* a product whose results go to work memory, a piece of its rows at a time */
+
+typedef struct {
+    vlm_gemm_t          g;              /* of a piece */
+    int64_t             most;           /* rows of one */
+    int                 pinned;         /* it has that many always */
+
+    char               *data;           /* work memory: */
+    size_t              x_at;           /* rows that are made for it, behind */
+    size_t              y_at;           /* their scales; its results */
+    size_t              size;
+} work_t;
+
+
 static int linear_check(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w,
     const vlm_tensor_t *residual);
 static void linear_plain(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w, vlm_act_t act,
     const vlm_tensor_t *residual);
-static int64_t rows_at_once(int64_t n, vlm_dtype_t type, int64_t rows);
 static void linear_in_two(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w, vlm_act_t act,
     const vlm_tensor_t *residual);
-static void finish(vlm_queue_t *q, const vlm_tensor_t *y, const void *x,
+static size_t work_most(const vlm_device_t *dev, const vlm_tensor_t *x,
+    const vlm_weight_t *w);
+static void work_plan(const vlm_device_t *dev, work_t *work,
+    const vlm_tensor_t *x, const vlm_weight_t *w, vlm_dtype_t y_type);
+static void work_layout(work_t *work, const vlm_tensor_t *x,
+    const vlm_weight_t *w);
+static void work_input(vlm_queue_t *q, work_t *work, const vlm_tensor_t *x,
+    const vlm_weight_t *w);
+static void finish(vlm_queue_t *q, const vlm_tensor_t *y, const work_t *work,
     const vlm_weight_t *w, vlm_act_t act, const vlm_tensor_t *residual);
 
 
@@ -63,7 +93,8 @@ vlm_cuda_linear(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
         return;
     }
 
-    if (w->layout == VLM_WEIGHT_PLAIN
+    if (!is_quantised(w) && !q->dev->deterministic
+        && w->layout == VLM_WEIGHT_PLAIN
         && (act == VLM_ACT_NONE
             || (act == VLM_ACT_GELU_TANH && residual == NULL
                 && y->dtype == VLM_BF16)))
@@ -85,8 +116,9 @@ linear_check(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
     n = w->layout == VLM_WEIGHT_GATED ? w->n / 2 : w->n;
 
     if (x->cols != w->k || y->cols != n || x->rows != y->rows
-        || x->dtype != w->dtype
-        || (y->dtype != w->dtype && y->dtype != VLM_F32))
+        || x->dtype != q->dev->act
+        || (w->dtype != x->dtype && !is_quantised(w))
+        || (y->dtype != x->dtype && y->dtype != VLM_F32))
     {
         vlm_cuda_fail(q, "linear: [%lld, %d] of type %d by weight "
                       "[%lld, %lld] of type %d to [%lld, %d] of type %d",
@@ -161,85 +193,255 @@ linear_plain(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
 }
 
 
+/* work memory of the largest weight, whatever kind of products there are */
+
 size_t
 vlm_cuda_linear_scratch(vlm_device_t *dev, const vlm_limits_t *most)
 {
+    size_t        size, quantised;
+    vlm_weight_t  w;
+    vlm_tensor_t  x;
+
     if (most->outputs == 0) {
         return 0;
     }
 
-    return (size_t) (rows_at_once(most->outputs, dev->act, most->rows)
-                     * most->outputs) * vlm_dtype_size(dev->act);
+    memset(&w, 0, sizeof(vlm_weight_t));
+    memset(&x, 0, sizeof(vlm_tensor_t));
+
+    x.dtype = dev->act;
+    x.rows = most->rows;
+    x.stride = most->outputs;
+
+    w.dtype = dev->act;
+    w.k = most->outputs;
+    w.n = most->outputs;
+
+    if (dev->deterministic && most->vocab > w.n) {
+        w.n = most->vocab;
+    }
+
+    size = work_most(dev, &x, &w);
+
+    if (most->quant == VLM_QUANT_NONE) {
+        return size;
+    }
+
+    w.dtype = most->quant == VLM_QUANT_INT8 ? VLM_I8 : VLM_F8;
+    w.n = most->outputs;
+    quantised = work_most(dev, &x, &w);
+
+    return quantised > size ? quantised : size;
 }
 
 
-/* rows whose intermediate results are in work memory */
+/* of this weight, and of smaller ones, which may have more rows at once */
 
-static int64_t
-rows_at_once(int64_t n, vlm_dtype_t type, int64_t rows)
+static size_t
+work_most(const vlm_device_t *dev, const vlm_tensor_t *x,
+    const vlm_weight_t *w)
 {
-    int64_t  most;
+    size_t  size;
+    work_t  work;
 
-    most = WORK_BYTES / (n * (int64_t) vlm_dtype_size(type));
-    most = most < 16 ? 16 : most;
+    work_plan(dev, &work, x, w, dev->act);
+    size = work.size;
 
-    return most < rows ? most : rows;
+    if (!work.pinned && work.most < x->rows) {
+        size += (size_t) work.g.n * vlm_dtype_size(work.g.y_type);
+        size += is_quantised(w) ? (size_t) ((x->rows - work.most) * work.g.k)
+                                : 0;
+    }
+
+    return size;
 }
 
 
-/* product and bias to work memory, the rest from there */
+/* product to work memory, the rest from there */
 
 static void
 linear_in_two(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
     const vlm_weight_t *w, vlm_act_t act, const vlm_tensor_t *residual)
 {
-    void          *work;
-    int64_t        row, rows, most;
-    vlm_gemm_t     g;
-    vlm_tensor_t   part_x, part_y, part_add;
+    work_t        work;
+    int64_t       row, rows;
+    vlm_tensor_t  part_x, part_y, part_add;
 
-    most = rows_at_once(w->n, y->dtype, x->rows);
+    work_plan(q->dev, &work, x, w, y->dtype);
 
-    work = vlm_cuda_scratch(q, (size_t) (most * w->n)
-                               * vlm_dtype_size(y->dtype), "linear");
-    if (work == NULL) {
+    work.data = (char *) vlm_cuda_scratch(q, work.size, "linear");
+    if (work.data == NULL) {
         return;
     }
 
+    work.g.y = work.data + work.y_at;
+
     for (row = 0; row < x->rows; row += rows) {
-        rows = x->rows - row < most ? x->rows - row : most;
+        rows = x->rows - row < work.most ? x->rows - row : work.most;
 
         part_x = vlm_rows(x, row, rows);
         part_y = vlm_rows(y, row, rows);
 
-        g = gemm_of(&part_x, w);
-        g.y = work;
-        g.y_stride = w->n;
-        g.y_type = y->dtype;
-        g.bias = bias_of(w, y->dtype);
-
-        vlm_gemm(q, &g, "linear");
+        work_input(q, &work, &part_x, w);
+        vlm_gemm(q, &work.g, "linear");
 
         if (residual != NULL) {
             part_add = vlm_rows(residual, row, rows);
         }
 
-        finish(q, &part_y, work, w, act,
+        finish(q, &part_y, &work, w, act,
                residual != NULL ? &part_add : NULL);
+    }
+}
+
+
+static void
+work_plan(const vlm_device_t *dev, work_t *work, const vlm_tensor_t *x,
+    const vlm_weight_t *w, vlm_dtype_t y_type)
+{
+    vlm_gemm_t  *g;
+
+    memset(work, 0, sizeof(work_t));
+
+    g = &work->g;
+    *g = gemm_of(x, w);
+
+    /* (sums of integers are exact in any order) */
+
+    work->pinned = dev->deterministic && w->dtype != VLM_I8;
+
+    if (is_quantised(w)) {
+        g->n = quant_padded(w->n);
+        g->k = quant_padded(w->k);
+        g->x_stride = g->k;
+        g->y_type = w->dtype == VLM_I8 ? VLM_I32 : VLM_F32;
+
+    } else if (work->pinned) {
+        g->y_type = VLM_F32;
+
+    } else {
+        g->y_type = y_type;
+        g->bias = bias_of(w, y_type);
+    }
+
+    g->y_stride = g->n;
+
+    if (work->pinned) {
+        work->most = PIN_ROWS;
+
+    } else {
+        work->most = WORK_BYTES / (g->n * (int64_t) vlm_dtype_size(g->y_type));
+        work->most = work->most < 16 ? 16 : work->most;
+        work->most = work->most < x->rows ? work->most : x->rows;
+    }
+
+    work_layout(work, x, w);
+}
+
+
+static size_t
+rounded(size_t size)
+{
+    return (size + 255) / 256 * 256;
+}
+
+
+static void
+work_layout(work_t *work, const vlm_tensor_t *x, const vlm_weight_t *w)
+{
+    size_t  rows;
+
+    rows = (size_t) work->most;
+
+    if (is_quantised(w)) {
+        work->x_at = rounded(rows * sizeof(float));
+        work->y_at = work->x_at + rounded(rows * (size_t) work->g.k);
+
+    } else if (work->pinned) {
+        work->y_at = rounded(rows * (size_t) x->stride
+                             * vlm_dtype_size(x->dtype) + 16);
+    }
+
+    work->size = work->y_at + rows * (size_t) work->g.n
+                              * vlm_dtype_size(work->g.y_type);
+}
+
+
+/* a piece's rows as the library gets them */
+
+static void
+work_input(vlm_queue_t *q, work_t *work, const vlm_tensor_t *x,
+    const vlm_weight_t *w)
+{
+    vlm_gemm_t    *g = &work->g;
+    vlm_tensor_t   copy;
+
+    g->rows = work->pinned ? PIN_ROWS : x->rows;
+    g->x = x->data;
+
+    if (is_quantised(w)) {
+        g->x = work->data + work->x_at;
+        vlm_cuda_quantise(q, work->data + work->x_at,
+                          (float *) (work->data),
+                          w->dtype, g->rows, x, "linear");
+
+    } else if (x->rows < g->rows) {
+
+        /* as far apart and as aligned as they are: the same problem */
+
+        copy = *x;
+        copy.data = work->data + work->x_at + (uintptr_t) x->data % 16;
+        g->x = copy.data;
+        vlm_cuda_convert(q, &copy, x);
+    }
+}
+
+
+/* the products of columns from i on, scaled, with their bias */
+
+template <typename X, int N>
+static __device__ __forceinline__ void
+load_products(float *v, const finish_t *f, int64_t i)
+{
+    int    j;
+    float  scale, w_scale[N], bias[N];
+
+    load_pack<X, N>(v, (const X *) f->x + (int64_t) blockIdx.x * f->x_stride
+                       + i);
+
+    VLM_UNROLL
+    for (j = 0; j < N; j++) {
+        w_scale[j] = 1.0f;
+        bias[j] = 0.0f;
+    }
+
+    scale = 1.0f;
+
+    if (f->w_scale != NULL) {
+        scale = f->x_scale[blockIdx.x];
+        load_pack<float, N>(w_scale, f->w_scale + i);
+    }
+
+    if (f->bias != NULL) {
+        load_pack<float, N>(bias, f->bias + i);
+    }
+
+    VLM_UNROLL
+    for (j = 0; j < N; j++) {
+        v[j] = fmaf(v[j], scale * w_scale[j], bias[j]);
     }
 }
 
 
 /* y = act(x), times the second half of x if gated, + add */
 
-template <typename T, int N>
+template <typename X, typename T, int N>
 __global__ void __launch_bounds__(ACT_THREADS)
 finish_kernel(finish_t f)
 {
-    int       j;
-    float     v[N], up[N], add[N];
-    int32_t   i;
-    const T  *x;
+    int      j;
+    float    v[N], up[N], add[N];
+    int32_t  i;
 
     i = (int32_t) (blockIdx.y * ACT_THREADS + threadIdx.x) * N;
 
@@ -247,11 +449,10 @@ finish_kernel(finish_t f)
         return;
     }
 
-    x = (const T *) f.x + (int64_t) blockIdx.x * f.x_stride;
-    load_pack<T, N>(v, x + i);
+    load_products<X, N>(v, &f, i);
 
     if (f.gated) {
-        load_pack<T, N>(up, x + f.cols + i);
+        load_products<X, N>(up, &f, f.cols + i);
     }
 
     if (f.add != NULL) {
@@ -270,7 +471,7 @@ finish_kernel(finish_t f)
 }
 
 
-template <typename T>
+template <typename X, typename T>
 static void
 launch_finish(vlm_queue_t *q, const finish_t *f, int64_t rows)
 {
@@ -278,14 +479,14 @@ launch_finish(vlm_queue_t *q, const finish_t *f, int64_t rows)
     void   (*kernel)(finish_t);
 
     n = 1;
-    kernel = finish_kernel<T, 1>;
+    kernel = finish_kernel<X, T, 1>;
 
     if (f->cols % WIDE == 0 && is_packed<T, WIDE>(f->y, f->y_stride)
-        && is_packed<T, WIDE>(f->x, f->x_stride)
+        && is_packed<X, WIDE>(f->x, f->x_stride)
         && is_packed<T, WIDE>(f->add, f->add_stride))
     {
         n = WIDE;
-        kernel = finish_kernel<T, WIDE>;
+        kernel = finish_kernel<X, T, WIDE>;
     }
 
     VLM_LAUNCH(q, "linear", kernel,
@@ -296,16 +497,19 @@ launch_finish(vlm_queue_t *q, const finish_t *f, int64_t rows)
 
 
 static void
-finish(vlm_queue_t *q, const vlm_tensor_t *y, const void *x,
+finish(vlm_queue_t *q, const vlm_tensor_t *y, const work_t *work,
     const vlm_weight_t *w, vlm_act_t act, const vlm_tensor_t *residual)
 {
     finish_t  f;
 
     f.y = y->data;
-    f.x = x;
+    f.x = work->data + work->y_at;
     f.add = residual != NULL ? residual->data : NULL;
+    f.x_scale = (const float *) (work->data);
+    f.w_scale = w->scale;
+    f.bias = work->g.bias == NULL ? w->bias : NULL;
     f.y_stride = y->stride;
-    f.x_stride = w->n;
+    f.x_stride = work->g.y_stride;
     f.add_stride = residual != NULL ? residual->stride : 0;
     f.cols = y->cols;
     f.act = act;
@@ -315,7 +519,20 @@ finish(vlm_queue_t *q, const vlm_tensor_t *y, const void *x,
         return;
     }
 
-    VLM_BY_ACT(y->dtype, T, launch_finish<T>(q, &f, y->rows));
+    switch (work->g.y_type) {
+
+    case VLM_I32:
+        VLM_BY_ACT(y->dtype, T, launch_finish<int32_t, T>(q, &f, y->rows));
+        break;
+
+    case VLM_F32:
+        VLM_BY_ACT(y->dtype, T, launch_finish<float, T>(q, &f, y->rows));
+        break;
+
+    default:
+        launch_finish<bf16_t, bf16_t>(q, &f, y->rows);
+        break;
+    }
 }
 
 

@@ -1,7 +1,7 @@
 
 /*
- * Several elements by one load, and atomic sums, in global and in shared
- * memory.  A pack's address is a multiple of its size.
+ * Several elements by one load, products of packed bytes, and atomic sums in
+ * global and in shared memory.  A pack's address is a multiple of its size.
  */
 
 #ifndef VLM_CUDA_VECTOR_H
@@ -128,6 +128,25 @@ atomic_add(uint64_t *p, uint64_t v)
     *p += v;
 }
 
+
+/* sum + 4 products of signed bytes */
+
+static inline int32_t
+dot_bytes(int32_t a, int32_t b, int32_t sum)
+{
+    int     i;
+    int8_t  x[4], y[4];
+
+    memcpy(x, &a, sizeof(x));
+    memcpy(y, &b, sizeof(y));
+
+    for (i = 0; i < 4; i++) {
+        sum += x[i] * y[i];
+    }
+
+    return sum;
+}
+
 #else
 
 static __device__ __forceinline__ uint32_t
@@ -141,6 +160,13 @@ static __device__ __forceinline__ void
 atomic_add(uint64_t *p, uint64_t v)
 {
     (void) atomicAdd((unsigned long long *) p, (unsigned long long) v);
+}
+
+
+static __device__ __forceinline__ int32_t
+dot_bytes(int32_t a, int32_t b, int32_t sum)
+{
+    return __dp4a(a, b, sum);
 }
 
 #endif

@@ -1,10 +1,12 @@
 
 /*
  * Weights: converted on the host into pinned memory, a piece at a time, while
- * the piece before is on its way.
+ * the piece before is on its way.  What is quantised is sent as it is, and
+ * made smaller by the device.
  */
 
 #include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/quant.h"
 
 
 VLM_CUDA_BEGIN
@@ -22,9 +24,16 @@ typedef struct {
 static int check(vlm_weight_layout_t layout, const vlm_host_matrix_t *parts,
     const vlm_host_matrix_t *biases, int nparts, char *err, size_t errlen);
 static int check_bias(const vlm_host_matrix_t *bias, int64_t rows);
+static int check_quant(const vlm_device_t *dev, vlm_quant_t quant, int64_t k,
+    char *err, size_t errlen);
+static int alloc_weight(vlm_device_t *dev, vlm_weight_t *w, int biased);
 static cudaError_t load_weight(vlm_device_t *dev, vlm_weight_t *w,
     const vlm_host_matrix_t *parts, const vlm_host_matrix_t *biases,
     int nparts);
+static void load_quantised(load_t *l, vlm_weight_t *w,
+    const vlm_host_matrix_t *parts, int nparts);
+static void load_rows(load_t *l, vlm_weight_t *w, const vlm_host_matrix_t *m,
+    int64_t first, void *raw, int64_t most);
 static void load_part(load_t *l, vlm_dtype_t type, const vlm_host_matrix_t *m,
     int64_t n);
 static void load_values(load_t *l, vlm_dtype_t type, const char *from,
@@ -38,7 +47,12 @@ bias_offset(const vlm_weight_t *w)
 {
     size_t  size;
 
-    size = (size_t) w->n * (size_t) w->k * vlm_dtype_size(w->dtype);
+    if (is_quantised(w)) {
+        size = (size_t) quant_padded(w->n) * (size_t) quant_padded(w->k);
+
+    } else {
+        size = (size_t) w->n * (size_t) w->k * vlm_dtype_size(w->dtype);
+    }
 
     return (size + 255) / 256 * 256;
 }
@@ -62,17 +76,15 @@ vlm_cuda_weight_create(vlm_device_t *dev, vlm_weight_t *w,
 
     memset(w, 0, sizeof(vlm_weight_t));
 
-    if (quant != VLM_QUANT_NONE) {
-        snprintf(err, errlen, "the CUDA device has no quantised weights");
-        return -1;
-    }
-
-    if (check(layout, parts, biases, nparts, err, errlen) != 0) {
+    if (check(layout, parts, biases, nparts, err, errlen) != 0
+        || check_quant(dev, quant, parts[0].cols, err, errlen) != 0)
+    {
         return -1;
     }
 
     w->device = dev;
-    w->dtype = dev->act;
+    w->dtype = quant == VLM_QUANT_INT8 ? VLM_I8
+               : quant == VLM_QUANT_FP8 ? VLM_F8 : dev->act;
     w->layout = layout;
     w->k = parts[0].cols;
 
@@ -89,17 +101,7 @@ vlm_cuda_weight_create(vlm_device_t *dev, vlm_weight_t *w,
         return -1;
     }
 
-    w->bytes = bias_offset(w);
-
-    if (biased) {
-        w->bytes += (size_t) w->n * vlm_dtype_size(w->dtype);
-        w->bias = (float *) vlm_cuda_alloc(dev,
-                                           (size_t) w->n * sizeof(float));
-    }
-
-    w->data = vlm_cuda_alloc(dev, w->bytes);
-
-    if (w->data == NULL || (biased && w->bias == NULL)) {
+    if (alloc_weight(dev, w, biased) != 0) {
         snprintf(err, errlen, "no device memory for a weight of %zu bytes",
                  w->bytes);
         vlm_cuda_weight_destroy(w);
@@ -184,12 +186,65 @@ check_bias(const vlm_host_matrix_t *bias, int64_t rows)
 }
 
 
+static int
+check_quant(const vlm_device_t *dev, vlm_quant_t quant, int64_t k, char *err,
+    size_t errlen)
+{
+    if (quant == VLM_QUANT_INT8 && k > VLM_QUANT_MOST) {
+        snprintf(err, errlen, "int8 sums of %lld products may exceed 32 "
+                 "bits, %d are safe", (long long) k, VLM_QUANT_MOST);
+        return -1;
+    }
+
+    if (quant == VLM_QUANT_FP8 && dev->capability < 89) {
+        snprintf(err, errlen, "fp8: %s has compute capability %d.%d, 8.9 is "
+                 "needed", dev->name, dev->capability / 10,
+                 dev->capability % 10);
+        return -1;
+    }
+
+    return 0;
+}
+
+
+static int
+alloc_weight(vlm_device_t *dev, vlm_weight_t *w, int biased)
+{
+    size_t  scales;
+
+    w->bytes = bias_offset(w);
+
+    if (is_quantised(w)) {
+        scales = (size_t) quant_padded(w->n) * sizeof(float);
+        w->scale = (float *) vlm_cuda_alloc(dev, scales);
+
+        if (w->scale == NULL) {
+            return -1;
+        }
+    }
+
+    if (biased) {
+        w->bytes += (size_t) w->n * vlm_dtype_size(dev->act);
+        w->bias = (float *) vlm_cuda_alloc(dev,
+                                           (size_t) w->n * sizeof(float));
+        if (w->bias == NULL) {
+            return -1;
+        }
+    }
+
+    w->data = vlm_cuda_alloc(dev, w->bytes);
+
+    return w->data != NULL ? 0 : -1;
+}
+
+
 void
 vlm_cuda_weight_destroy(vlm_weight_t *w)
 {
     if (w->device != NULL) {
         vlm_cuda_free(w->device, w->data);
         vlm_cuda_free(w->device, w->bias);
+        vlm_cuda_free(w->device, w->scale);
     }
 
     memset(w, 0, sizeof(vlm_weight_t));
@@ -208,17 +263,22 @@ load_weight(vlm_device_t *dev, vlm_weight_t *w,
     l.dev = dev;
     l.to = (char *) w->data;
 
-    for (i = 0; i < nparts; i++) {
-        load_part(&l, w->dtype, &parts[i], parts[i].rows * w->k);
-    }
+    if (is_quantised(w)) {
+        load_quantised(&l, w, parts, nparts);
 
-    load_send(&l);
+    } else {
+        for (i = 0; i < nparts; i++) {
+            load_part(&l, w->dtype, &parts[i], parts[i].rows * w->k);
+        }
+
+        load_send(&l);
+    }
 
     if (biases != NULL) {
         l.to = (char *) w->data + bias_offset(w);
 
         for (i = 0; i < nparts; i++) {
-            load_part(&l, w->dtype, &biases[i], parts[i].rows);
+            load_part(&l, dev->act, &biases[i], parts[i].rows);
         }
 
         load_send(&l);
@@ -236,6 +296,96 @@ load_weight(vlm_device_t *dev, vlm_weight_t *w,
     }
 
     return l.rc;
+}
+
+
+/* whole rows land in memory that the device quantises them from */
+
+static void
+load_quantised(load_t *l, vlm_weight_t *w, const vlm_host_matrix_t *parts,
+    int nparts)
+{
+    int      i;
+    void    *raw;
+    size_t   row_size;
+    int64_t  first, most;
+
+    row_size = (size_t) w->k * vlm_dtype_size(parts[0].dtype);
+    most = (int64_t) (l->dev->staging_size / row_size);
+    most = most < 1 ? 1 : most < w->n ? most : w->n;
+
+    raw = vlm_cuda_alloc(l->dev, (size_t) most * row_size);
+    if (raw == NULL) {
+        l->rc = cudaErrorMemoryAllocation;
+        return;
+    }
+
+    first = 0;
+
+    for (i = 0; i < nparts; i++) {
+        load_rows(l, w, &parts[i], first, raw, most);
+        first += parts[i].rows;
+    }
+
+    if (l->rc == cudaSuccess) {
+        l->rc = cudaStreamSynchronize(l->dev->loader);
+    }
+
+    vlm_cuda_free(l->dev, raw);
+}
+
+
+/* the rows of a part are the weight's from "first" on */
+
+static void
+load_rows(load_t *l, vlm_weight_t *w, const vlm_host_matrix_t *m,
+    int64_t first, void *raw, int64_t most)
+{
+    size_t             size;
+    int64_t            row, rows_to;
+    vlm_queue_t        q;
+    vlm_tensor_t       x;
+    vlm_host_matrix_t  piece;
+
+    memset(&q, 0, sizeof(vlm_queue_t));
+    q.dev = l->dev;
+    q.stream = l->dev->loader;
+
+    x.data = raw;
+    x.device = l->dev;
+    x.dtype = m->dtype;
+    x.cols = (int32_t) w->k;
+    x.stride = w->k;
+
+    size = vlm_dtype_size(m->dtype);
+    piece = *m;
+
+    for (row = 0; row < m->rows && l->rc == cudaSuccess; row += x.rows) {
+        x.rows = m->rows - row < most ? m->rows - row : most;
+        piece.data = (const char *) m->data + (size_t) (row * w->k) * size;
+
+        l->to = (char *) raw;
+        load_part(l, m->dtype, &piece, x.rows * w->k);
+        load_send(l);
+
+        if (l->rc != cudaSuccess) {
+            return;
+        }
+
+        /* zeros behind the last one */
+
+        rows_to = first + row + x.rows < w->n ? x.rows
+                  : quant_padded(w->n) - first - row;
+
+        vlm_cuda_quantise(&q, (char *) w->data + (size_t) (first + row)
+                                                 * quant_padded(w->k),
+                          w->scale + first + row, w->dtype, rows_to, &x,
+                          "quantise");
+
+        if (q.failed) {
+            l->rc = cudaErrorLaunchFailure;
+        }
+    }
 }
 
 

@@ -149,6 +149,7 @@ typedef vlm_emu_event_t     cudaEvent_t;
 
 #define cudaSuccess                 0
 #define cudaErrorMemoryAllocation   VLM_EMU_MEMORY
+#define cudaErrorLaunchFailure      VLM_EMU_FAILURE
 #define cudaErrorNotReady           VLM_EMU_NOT_READY
 #define cudaSetDevice(index)        0
 #define cudaMemcpyHostToDevice      1

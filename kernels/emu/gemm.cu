@@ -1,7 +1,10 @@
 
 /*
  * The products that cuBLASLt does on a device, by plain loops: sums in
- * float32 over 16 lanes, rounded once.
+ * float32 over 16 lanes, rounded once; of bytes in integers.
+ *
+ * With VLM_EMU_GEMM_SHAPES=1 the number of lanes depends on the problem, as a
+ * library's choice of an algorithm does: rows, strides, alignments.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -13,12 +16,29 @@
 VLM_CUDA_BEGIN
 
 
-static void product(const vlm_gemm_t *g, float *x, float *w);
+struct gemm_library_s {
+    int  shapes;
+};
+
+
+static void product(const vlm_gemm_t *g, int lanes, float *x, float *w);
+static void product_of_bytes(const vlm_gemm_t *g);
 
 
 int
 vlm_gemm_open(vlm_device_t *dev, char *err, size_t errlen)
 {
+    const char  *shapes;
+
+    dev->gemm = (gemm_library_s *) calloc(1, sizeof(gemm_library_s));
+    if (dev->gemm == NULL) {
+        snprintf(err, errlen, "no memory for products");
+        return -1;
+    }
+
+    shapes = getenv("VLM_EMU_GEMM_SHAPES");
+    dev->gemm->shapes = shapes != NULL && strcmp(shapes, "1") == 0;
+
     return 0;
 }
 
@@ -26,6 +46,8 @@ vlm_gemm_open(vlm_device_t *dev, char *err, size_t errlen)
 void
 vlm_gemm_close(vlm_device_t *dev)
 {
+    free(dev->gemm);
+    dev->gemm = NULL;
 }
 
 
@@ -49,11 +71,35 @@ vlm_gemm_queue_done(vlm_queue_t *q)
 }
 
 
+/* E4M3 */
+
+static float
+to_f32(f8_t x)
+{
+    int    e = x.bits >> 3 & 15, m = x.bits & 7;
+    float  v;
+
+    v = e == 15 && m == 7 ? NAN
+        : e == 0 ? ldexpf((float) m, -9) : ldexpf((float) (8 + m), e - 10);
+
+    return (x.bits & 0x80) != 0 ? -v : v;
+}
+
+
 static float
 value(const void *p, vlm_dtype_t type, int64_t i)
 {
-    return type == VLM_BF16 ? to_f32(((const bf16_t *) p)[i])
-                            : ((const float *) p)[i];
+    switch (type) {
+
+    case VLM_BF16:
+        return to_f32(((const bf16_t *) p)[i]);
+
+    case VLM_F8:
+        return to_f32(((const f8_t *) p)[i]);
+
+    default:
+        return ((const float *) p)[i];
+    }
 }
 
 
@@ -69,18 +115,18 @@ widen(float *to, const void *from, vlm_dtype_t type, int64_t at, int64_t n)
 
 
 static float
-dot(const float *x, const float *w, int64_t k)
+dot(const float *x, const float *w, int64_t k, int lanes)
 {
     int      j;
     float    sum[LANES], total;
     int64_t  i;
 
-    for (j = 0; j < LANES; j++) {
+    for (j = 0; j < lanes; j++) {
         sum[j] = 0.0f;
     }
 
-    for (i = 0; i + LANES <= k; i += LANES) {
-        for (j = 0; j < LANES; j++) {
+    for (i = 0; i + lanes <= k; i += lanes) {
+        for (j = 0; j < lanes; j++) {
             sum[j] += x[i + j] * w[i + j];
         }
     }
@@ -91,7 +137,7 @@ dot(const float *x, const float *w, int64_t k)
         total += x[i] * w[i];
     }
 
-    for (j = 0; j < LANES; j++) {
+    for (j = 0; j < lanes; j++) {
         total += sum[j];
     }
 
@@ -99,25 +145,54 @@ dot(const float *x, const float *w, int64_t k)
 }
 
 
+static int
+lanes_of(const vlm_device_t *dev, const vlm_gemm_t *g)
+{
+    uint64_t  mix;
+
+    if (!dev->gemm->shapes) {
+        return LANES;
+    }
+
+    mix = (uint64_t) g->rows;
+    mix = mix * 31 + (uint64_t) g->x_stride;
+    mix = mix * 31 + (uint64_t) g->y_stride;
+    mix = mix * 31 + (uint64_t) g->add_stride;
+    mix = mix * 31 + (uintptr_t) g->x % 16 / 2;
+    mix = mix * 31 + (uintptr_t) g->y % 16 / 2;
+    mix = mix * 31 + (g->add != NULL) * 2 + (g->bias != NULL);
+
+    return 1 + (int) (mix % LANES);
+}
+
+
 void
 vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 {
+    int         lanes;
     vlm_gemm_t  copy = *g;
 
     if (q->failed) {
         return;
     }
 
+    lanes = lanes_of(q->dev, g);
+
     (void) vlm_cuda_check(q, vlm_emu_host(q->stream, [=]() -> int {
         int     rc;
         float  *x, *w;
+
+        if (copy.type == VLM_I8) {
+            product_of_bytes(&copy);
+            return 0;
+        }
 
         x = (float *) malloc((size_t) copy.rows * copy.k * sizeof(float));
         w = (float *) malloc((size_t) copy.k * sizeof(float));
         rc = x != NULL && w != NULL ? 0 : VLM_EMU_MEMORY;
 
         if (rc == 0) {
-            product(&copy, x, w);
+            product(&copy, lanes, x, w);
         }
 
         free(x);
@@ -129,7 +204,31 @@ vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 
 
 static void
-product(const vlm_gemm_t *g, float *x, float *w)
+product_of_bytes(const vlm_gemm_t *g)
+{
+    int32_t        sum;
+    int64_t        r, i, j;
+    const int8_t  *x, *w;
+
+    for (r = 0; r < g->rows; r++) {
+        x = (const int8_t *) g->x + r * g->x_stride;
+
+        for (i = 0; i < g->n; i++) {
+            w = (const int8_t *) g->w + i * g->k;
+            sum = 0;
+
+            for (j = 0; j < g->k; j++) {
+                sum += x[j] * w[j];
+            }
+
+            ((int32_t *) g->y)[r * g->y_stride + i] = sum;
+        }
+    }
+}
+
+
+static void
+product(const vlm_gemm_t *g, int lanes, float *x, float *w)
 {
     float    v;
     int64_t  r, i;
@@ -142,7 +241,7 @@ product(const vlm_gemm_t *g, float *x, float *w)
         widen(w, g->w, g->type, i * g->k, g->k);
 
         for (r = 0; r < g->rows; r++) {
-            v = dot(x + r * g->k, w, g->k);
+            v = dot(x + r * g->k, w, g->k, lanes);
 
             if (g->bias != NULL) {
                 v += value(g->bias, g->y_type, i);
