@@ -12,6 +12,8 @@
 #define QUANT_THREADS  256
 #define QUANT_WARPS    (QUANT_THREADS / VLM_WARP)
 
+/* of 2^-100; of an infinity, which NaNs are above */
+#define BITS_LEAST     0x0d800000
 #define BITS_INFINITY  0x7f800000
 #define BITS_NAN       0x7fc00000
 
