@@ -79,11 +79,12 @@ cmd_check(vlm_options_t *o)
     }
 
     printf("model ok: weights %.1f MiB, KV cache %.1f MiB (%d blocks), work "
-           "space about %.1f MiB, embedding cache %.1f MiB, available %.1f "
-           "MiB, context %d tokens\n",
+           "space about %.1f MiB, embedding cache %.1f MiB, pictures being "
+           "decoded %.1f MiB at most, available %.1f MiB, context %d "
+           "tokens\n",
            (double) mem.weights / 1048576, (double) mem.kv / 1048576,
            mem.nblocks, (double) mem.work / 1048576,
-           (double) mem.cache / 1048576,
+           (double) mem.cache / 1048576, (double) mem.pictures / 1048576,
            (double) mem.available / 1048576, mem.context);
 
     return 0;

@@ -40,6 +40,16 @@ typedef struct {
 } vlm_image_info_t;
 
 
+/*
+ * What decoding holds for a pixel at most, the result included: a lossless
+ * WebP with all its transforms, or a progressive CMYK JPEG.  Besides there are
+ * rows, lists of a file's parts, and for a lossless WebP tables that no header
+ * tells: up to 65,536 sets of 6 KiB, for files of 300 KB made to that end.
+ */
+
+#define VLM_IMAGE_PIXEL_BYTES  13
+
+
 /* RGB, interleaved, rows without gaps; owned: vlm_image_free() */
 
 typedef struct {

@@ -197,12 +197,14 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
 
     vlm_log(VLM_LOG_INFO, "model \"%s\" (%s) on %s: weights %.1f MiB, KV "
             "cache %.1f MiB (%d blocks), work space about %.1f MiB, "
-            "embedding cache %.1f MiB, available %.1f MiB", e->name,
+            "embedding cache %.1f MiB, pictures being decoded %.1f MiB at "
+            "most, available %.1f MiB", e->name,
             info->family, e->ops->name,
             (double) e->mem.weights / 1048576,
             (double) e->mem.kv / 1048576, e->mem.nblocks,
             (double) e->mem.work / 1048576,
             (double) e->mem.cache / 1048576,
+            (double) e->mem.pictures / 1048576,
             (double) e->mem.available / 1048576);
 
     if (e->mem.context < info->context) {

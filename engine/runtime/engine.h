@@ -232,6 +232,7 @@ typedef struct {
     uint64_t        kv;
     uint64_t        work;
     uint64_t        cache;              /* of embeddings */
+    uint64_t        pictures;           /* being decoded, at worst */
     uint64_t        available;          /* MemAvailable, cgroup; or CUDA's */
     int32_t         nblocks;
     int32_t         context;            /* in force */

@@ -149,10 +149,36 @@ work_bytes(const vlm_engine_conf_t *conf, const vlm_model_info_t *info)
 }
 
 
+/* in the host's memory, of which a device's is no part */
+
+static uint64_t
+picture_bytes(const vlm_engine_conf_t *conf)
+{
+    if (conf->device_memory != 0 || conf->max_images == 0) {
+        return 0;
+    }
+
+    return (uint64_t) conf->image_threads * conf->max_image_pixels
+           * VLM_IMAGE_PIXEL_BYTES;
+}
+
+
 static uint64_t
 sub0(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
+}
+
+
+static uint64_t
+least_blocks(const vlm_engine_conf_t *conf, uint64_t full)
+{
+    uint64_t  least;
+
+    least = (uint64_t) (LEAST_CONTEXT / conf->block_size);
+    least = least < full ? least : full;
+
+    return least > 0 ? least : 1;
 }
 
 
@@ -183,11 +209,49 @@ default_blocks(const vlm_engine_conf_t *conf, uint64_t full,
         blocks = left / 10 * 9 / block_bytes;
     }
 
-    least = (uint64_t) (LEAST_CONTEXT / conf->block_size);
-    least = least < full ? least : full;
-    least = least > 0 ? least : 1;
+    least = least_blocks(conf, full);
 
     return blocks > least ? blocks : least;
+}
+
+
+static int
+too_large(const vlm_memory_t *mem, uint64_t total, vlm_error_t *err)
+{
+    return vlm_fail(err, 500, NULL, "not enough memory: the model needs %.0f "
+                    "MiB (weights %.0f, KV cache %.0f: --kv-cache-memory, "
+                    "work space %.0f: --max-pixels, embedding cache %.0f: "
+                    "--embedding-cache-memory, pictures being decoded %.0f: "
+                    "--max-image-pixels), %.0f MiB are available",
+                    (double) total / MIB, (double) mem->weights / MIB,
+                    (double) mem->kv / MIB, (double) mem->work / MIB,
+                    (double) mem->cache / MIB, (double) mem->pictures / MIB,
+                    (double) mem->available / MIB);
+}
+
+
+/* for --max-model-len, or without it for a context that is worth the start */
+
+static int
+too_small(const vlm_engine_conf_t *conf, const vlm_memory_t *mem,
+    uint64_t bytes, vlm_error_t *err)
+{
+    char  what[128];
+
+    snprintf(what, sizeof(what), "the KV cache of %.1f MiB holds %lld tokens",
+             (double) mem->kv / MIB,
+             (long long) mem->nblocks * conf->block_size);
+
+    if (conf->max_model_len != 0) {
+        return vlm_fail(err, 500, NULL, "%s, fewer than --max-model-len %d: "
+                        "raise --kv-cache-memory to %.1f MiB or lower "
+                        "--max-model-len", what, conf->max_model_len,
+                        (double) bytes / MIB);
+    }
+
+    return vlm_fail(err, 500, NULL, "%s, too few for a request: raise "
+                    "--kv-cache-memory to %.1f MiB or more", what,
+                    (double) bytes / MIB);
 }
 
 
@@ -196,11 +260,12 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
     uint64_t block_bytes, vlm_memory_t *mem, vlm_error_t *err)
 {
     int32_t   want;
-    uint64_t  cgroup, blocks, full, left, total;
+    uint64_t  cgroup, blocks, full, least, left, total;
 
     mem->weights = info->weight_bytes;
     mem->work = work_bytes(conf, info);
     mem->cache = conf->cache_memory;
+    mem->pictures = picture_bytes(conf);
 
     if (conf->device_memory != 0) {
         mem->available = conf->device_memory;
@@ -220,7 +285,8 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
     }
 
     full = (uint64_t) ((want + conf->block_size - 1) / conf->block_size);
-    left = sub0(mem->available, mem->weights + mem->work + mem->cache);
+    left = sub0(mem->available, mem->weights + mem->work + mem->cache
+                                + mem->pictures);
 
     blocks = conf->kv_memory != 0
              ? conf->kv_memory / block_bytes
@@ -228,36 +294,23 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
 
     blocks = blocks < INT32_MAX / 2 ? blocks : INT32_MAX / 2;
 
-    if (blocks == 0) {
-        blocks = 1;
-    }
-
     mem->nblocks = (int32_t) blocks;
     mem->kv = blocks * block_bytes;
 
-    total = mem->weights + mem->kv + mem->work + mem->cache;
+    total = mem->weights + mem->kv + mem->work + mem->cache + mem->pictures;
 
     if (total > mem->available) {
-        return vlm_fail(err, 500, NULL, "not enough memory: the model needs "
-                        "%.0f MiB (weights %.0f, KV cache %.0f, work space "
-                        "%.0f, embedding cache %.0f), %.0f MiB are available",
-                        (double) total / MIB, (double) mem->weights / MIB,
-                        (double) mem->kv / MIB, (double) mem->work / MIB,
-                        (double) mem->cache / MIB,
-                        (double) mem->available / MIB);
+        return too_large(mem, total, err);
     }
 
     mem->context = want;
 
     if (blocks < full) {
 
-        if (conf->max_model_len != 0) {
-            return vlm_fail(err, 500, NULL, "the KV cache of %.1f MiB holds "
-                            "%llu tokens, fewer than --max-model-len %d: "
-                            "raise --kv-cache-memory to %.1f MiB",
-                            (double) mem->kv / MIB, (unsigned long long)
-                            (blocks * (uint64_t) conf->block_size), want,
-                            (double) (full * block_bytes) / MIB);
+        least = (conf->max_model_len != 0) ? full : least_blocks(conf, full);
+
+        if (blocks < least) {
+            return too_small(conf, mem, least * block_bytes, err);
         }
 
         mem->context = (int32_t) blocks * conf->block_size;

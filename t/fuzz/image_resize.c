@@ -84,7 +84,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     to_h = side(data + 6);
     filter = (vlm_filter_t) (VLM_FILTER_LANCZOS + data[8] % 3);
 
-    if (w * h > MAX_AREA || to_w * to_h > MAX_AREA
+    /* what lies between the two passes has to_w x h pixels */
+
+    if (w * h > MAX_AREA || to_w * to_h > MAX_AREA || to_w * h > 4 * MAX_AREA
         || !make(&from, w, h, data + HEAD, len - HEAD))
     {
         return 0;

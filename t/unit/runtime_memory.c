@@ -66,7 +66,40 @@ main(void)
     conf.max_model_len = 321;
     tap_is(plan(), VLM_ERROR, "one token more");
     tap_ok(strstr(err.message, "holds 320 tokens, fewer than "
-                  "--max-model-len 321") != NULL, "%s", err.message);
+                  "--max-model-len 321: raise --kv-cache-memory to 0.3 MiB or "
+                  "lower --max-model-len") != NULL, "%s", err.message);
+
+    conf.max_model_len = 0;
+    conf.kv_memory = 15 * BLOCK;
+    tap_is(plan(), VLM_ERROR, "a cache that holds no request");
+    tap_ok(strstr(err.message, "holds 240 tokens, too few for a request: "
+                  "raise --kv-cache-memory to 0.2 MiB") != NULL, "%s",
+           err.message);
+
+    conf.kv_memory = 1;
+    tap_is(plan(), VLM_ERROR, "less than a block");
+    tap_ok(strstr(err.message, "holds 0 tokens") != NULL, "%s", err.message);
+
+    info.context = 100;
+    conf.kv_memory = 7 * BLOCK;
+    tap_is(plan(), VLM_OK, "a model of a short context needs no more");
+    tap_is(mem.context, 100, "than it");
+
+    reset();
+    conf.max_images = 4;
+    conf.image_threads = 3;
+    conf.max_image_pixels = 1000000;
+    tap_is(plan(), VLM_OK, "pictures");
+    tap_is((long long) mem.pictures, 3 * 13000000, "that three threads decode");
+
+    conf.max_image_pixels = 1ull << 45;
+    tap_is(plan(), VLM_ERROR, "of too many pixels");
+    tap_ok(strstr(err.message, "pictures being decoded 1308622848: "
+                  "--max-image-pixels") != NULL, "%s", err.message);
+
+    conf.max_images = 0;
+    tap_is(plan(), VLM_OK, "where none are allowed");
+    tap_is((long long) mem.pictures, 0, "none are counted");
 
     reset();
     conf.max_model_len = 2001;
