@@ -267,9 +267,10 @@ is($r->{h}{'retry-after'}, 7, 'Retry-After');
 is(scalar $engine->lines(qr/WRONG|bad record/), 0, 'the engine is content');
 
 $t->expect_errors(qr/subrequest/);
+
 # every line about a request carries its id
 
-my $r = $t->post('/v', [ other => 'x' ]);
+$r = $t->post('/v', [ other => 'x' ]);
 my $id = $r->{h}{'x-request-id'};
 
 ok((grep { /answered with 400/ && /, request id: "\Q$id\E"/ }
