@@ -116,6 +116,10 @@ for my $case (["$dir/notify.sock", "$dir/notify.sock", 'a path'],
     ok(ready('nonsense'), 'a bad NOTIFY_SOCKET is no reason not to serve');
     like(slurp("$dir/nonsense.log"), qr/\[warn\].*NOTIFY_SOCKET/,
          'but it is told');
+    kill('USR1', $pid);
+    ok(wait_for(sub { slurp("$dir/nonsense.log")
+           =~ /requests: 0 running, 0 queued\n.*embedding cache: encoded 0,/ }),
+       'SIGUSR1 logs counters');
     kill('INT', $pid);
     is(ended($pid), 0, 'SIGINT drains too');
 }

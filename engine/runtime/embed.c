@@ -134,7 +134,7 @@ vlm_embed_close(vlm_engine_t *e)
         return;
     }
 
-    vlm_embed_log(e);
+    vlm_engine_cache_log(e);
 
     if (m->redis != NULL) {
         vlm_redis_destroy(m->redis, FLUSH_US);

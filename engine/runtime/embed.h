@@ -71,7 +71,6 @@ int vlm_embed_load(vlm_engine_t *e, vlm_error_t *err);
 
 /* after the threads, before the device goes; prints the counters */
 void vlm_embed_close(vlm_engine_t *e);
-void vlm_embed_log(vlm_engine_t *e);
 
 /* intake: begins all look-ups.  VLM_ERROR: a bad picture */
 int vlm_embed_join(vlm_engine_t *e, vlm_work_t *w, vlm_error_t *err);

@@ -48,7 +48,7 @@ vlm_engine_cache_settled(vlm_engine_t *e)
 
 
 void
-vlm_embed_log(vlm_engine_t *e)
+vlm_engine_cache_log(vlm_engine_t *e)
 {
     vlm_cache_stats_t          s;
     const vlm_redis_stats_t   *r;
@@ -57,10 +57,6 @@ vlm_embed_log(vlm_engine_t *e)
     vlm_engine_cache_stats(e, &s);
     m = &s.memory;
     r = &s.redis;
-
-    if (m->hits + m->flights == 0) {
-        return;
-    }
 
     vlm_log(VLM_LOG_INFO, "embedding cache: encoded %llu, memory hits %llu, "
             "joined %llu, evicted %llu, bad pictures %llu known %llu times, "

@@ -205,6 +205,9 @@ typedef struct {
 
 void vlm_engine_cache_stats(vlm_engine_t *e, vlm_cache_stats_t *stats);
 
+/* the same in the log; once the model is loaded */
+void vlm_engine_cache_log(vlm_engine_t *e);
+
 /* there is no Redis, or it is connected, or it could not be */
 int vlm_engine_cache_settled(vlm_engine_t *e);
 

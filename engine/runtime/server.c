@@ -85,6 +85,7 @@ server_open(vlm_server_t *s, vlm_error_t *err)
         sigemptyset(&set);
         sigaddset(&set, SIGTERM);
         sigaddset(&set, SIGINT);
+        sigaddset(&set, SIGUSR1);
         s->signal_fd = signalfd(-1, &set, SFD_NONBLOCK|SFD_CLOEXEC);
     }
 
@@ -322,6 +323,17 @@ server_signal(vlm_server_t *s)
     struct signalfd_siginfo  info;
 
     while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+        if (info.ssi_signo == SIGUSR1) {
+            vlm_log(VLM_LOG_INFO, "requests: %u running, %u queued",
+                    s->nrunning, s->nqueued);
+
+            if (s->loaded) {
+                vlm_engine_cache_log(s->engine);
+            }
+
+            continue;
+        }
+
         s->terminate++;
 
         if (s->terminate == 1) {
