@@ -80,7 +80,7 @@ cmd_check(vlm_options_t *o)
     }
 
     printf("model ok: weights %.1f MiB, KV cache %.1f MiB (%d blocks), work "
-           "space about %.1f MiB, embedding cache %.1f MiB, pictures being "
+           "space %.1f MiB, embedding cache %.1f MiB, pictures being "
            "decoded %.1f MiB at most, available %.1f MiB, context %d "
            "tokens\n",
            (double) mem.weights / 1048576, (double) mem.kv / 1048576,

@@ -212,9 +212,8 @@ encode_memory(vlm_encode_job_t *job, vlm_error_t *err)
     job->kv = m->ops->alloc(m->dev, size);
 
     if (job->kv == NULL) {
-        return vlm_fail(err, 500, NULL, "no memory for %zu bytes of keys and "
-                        "values of %lld patches", size,
-                        (long long) job->nrows);
+        return vlm_model_no_memory(m, "keys and values of patches", size,
+                                   err);
     }
 
     return VLM_OK;
@@ -239,8 +238,7 @@ encode_upload(vlm_encode_job_t *job, const vlm_image_t *images,
         job->rgb[i] = m->ops->alloc(m->dev, size);
 
         if (job->rgb[i] == NULL) {
-            return vlm_fail(err, 500, NULL, "no memory for a picture of %u x "
-                            "%u pixels", images[i].width, images[i].height);
+            return vlm_model_no_memory(m, "a picture", size, err);
         }
     }
 

@@ -71,6 +71,10 @@ int vlm_tensor_alloc(const vlm_model_t *m, vlm_tensor_t *t, int64_t rows,
     int64_t cols, vlm_dtype_t dtype, const char *what, vlm_error_t *err);
 void vlm_tensor_free(const vlm_model_t *m, vlm_tensor_t *t);
 
+/* VLM_ERROR: 503 where others may give some back, else 500 */
+int vlm_model_no_memory(const vlm_model_t *m, const char *what, size_t size,
+    vlm_error_t *err);
+
 /* a buffer's memory as rows of cols without gaps, for it is large enough */
 
 static inline vlm_tensor_t

@@ -306,12 +306,32 @@ vlm_tensor_alloc(const vlm_model_t *m, vlm_tensor_t *t, int64_t rows,
     t->data = size != 0 ? m->ops->alloc(m->dev, size) : NULL;
 
     if (t->data == NULL) {
-        return vlm_fail(err, 500, NULL, "no memory for %s: %lld rows of "
-                        "%lld, %zu bytes", what, (long long) rows,
-                        (long long) cols, size);
+        return vlm_model_no_memory(m, what, size, err);
     }
 
     return VLM_OK;
+}
+
+
+int
+vlm_model_no_memory(const vlm_model_t *m, const char *what, size_t size,
+    vlm_error_t *err)
+{
+    vlm_reserve_t  memory, host;
+
+    m->ops->reserved(m->dev, &memory, &host);
+
+    if (memory.size == 0) {
+        return vlm_fail(err, 500, NULL, "no memory for %s: %zu bytes", what,
+                        size);
+    }
+
+    /* some may be given back: it is worth another try */
+
+    return vlm_fail(err, 503, NULL, "no memory on the device for %s of %zu "
+                    "bytes: %zu of %zu bytes are free, %zu in one piece",
+                    what, size, memory.size - memory.used, memory.size,
+                    memory.largest);
 }
 
 

@@ -218,6 +218,39 @@ int vlm_decoder_step(vlm_decoder_t *d, const vlm_decode_batch_t *batch,
     vlm_tensor_t *logits, vlm_error_t *err);
 
 
+/*
+ * What running a model takes of a device's memory beside its weights and the
+ * keys and values: computed from the shapes before anything is loaded.
+ */
+
+typedef struct {
+    int32_t             rows;           /* of a step */
+    int32_t             seqs;           /* of it, and of its outputs */
+    int32_t             context;        /* tokens of a sequence at most */
+    int32_t             block_size;
+    int32_t             biases;         /* tokens of a logit_bias at most */
+    int32_t             batch_pictures; /* of small pictures in one job */
+    int32_t             batch_patches;
+    int                 high;           /* pictures in all detail, too */
+    int32_t             smaller;        /* of two jobs at a time the second
+                                           has a part of the largest's rows */
+} vlm_room_conf_t;
+
+typedef struct {
+    uint64_t            decoder;        /* bytes, with its queue's */
+    uint64_t            encoder;
+    uint64_t            first_job;
+    uint64_t            second_job;
+    uint64_t            embedding;      /* beside a cache of them */
+    uint64_t            kv_parts;       /* beside the blocks of the pool */
+    vlm_limits_t        decoder_limits; /* for their queues */
+    vlm_limits_t        encoder_limits;
+} vlm_room_t;
+
+void vlm_model_room(const vlm_model_t *m, vlm_device_t *dev,
+    const vlm_ops_t *ops, const vlm_room_conf_t *conf, vlm_room_t *room);
+
+
 /* called with each module's output during forward passes, for tests */
 typedef void (*vlm_trace_pt)(void *data, const char *module,
     const vlm_tensor_t *t);

@@ -79,8 +79,7 @@ vlm_device_open(vlm_engine_t *e, vlm_error_t *err)
 static int
 device_cuda(vlm_engine_t *e, char *text, size_t size)
 {
-    double              most;
-    size_t              left, total;
+    vlm_error_t         err;
     vlm_cuda_options_t  opt;
 
     opt = cuda_options(e);
@@ -90,20 +89,34 @@ device_cuda(vlm_engine_t *e, char *text, size_t size)
         return VLM_ERROR;
     }
 
-    if (vlm_cuda_memory(e->dev, &left, &total) != 0) {
-        snprintf(text, size, "device %s does not tell its memory",
-                 e->ops->name);
+    if (vlm_device_room(e, &e->conf.device_memory, &err) != VLM_OK) {
+        snprintf(text, size, "%.200s", err.message);
         vlm_cuda_device_destroy(e->dev);
         e->dev = NULL;
         return VLM_ERROR;
     }
 
-    /* a share of all memory, of which others may have some already */
+    return VLM_OK;
+}
+
+
+/* a share of all memory, of which others may have some already */
+
+int
+vlm_device_room(vlm_engine_t *e, uint64_t *room, vlm_error_t *err)
+{
+    double  most;
+    size_t  left, total;
+
+    if (vlm_cuda_memory(e->dev, &left, &total) != 0) {
+        return vlm_fail(err, 500, NULL, "device %s does not tell its memory",
+                        e->ops->name);
+    }
 
     most = (double) e->conf.gpu_utilization * (double) total
            - (double) (total - left);
 
-    e->conf.device_memory = most > 1 ? (uint64_t) most : 1;
+    *room = most > 1 ? (uint64_t) most : 1;
 
     return VLM_OK;
 }

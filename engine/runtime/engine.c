@@ -11,6 +11,8 @@
 
 static int engine_start(vlm_engine_t *e, vlm_error_t *err);
 static int open_model(vlm_engine_t *e, vlm_error_t *err);
+static int plan_again(vlm_engine_t *e, vlm_error_t *err);
+static int load_queues(vlm_engine_t *e, vlm_error_t *err);
 static int load_runtime(vlm_engine_t *e, vlm_error_t *err);
 static void load_progress(void *data, uint64_t done, uint64_t total);
 
@@ -196,7 +198,7 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
     info = vlm_model_info(e->model);
 
     vlm_log(VLM_LOG_INFO, "model \"%s\" (%s) on %s: weights %.1f MiB, KV "
-            "cache %.1f MiB (%d blocks), work space about %.1f MiB, "
+            "cache %.1f MiB (%d blocks), work space %.1f MiB, "
             "embedding cache %.1f MiB, pictures being decoded %.1f MiB at "
             "most, available %.1f MiB", e->name,
             info->family, e->ops->name,
@@ -217,7 +219,8 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
     }
 
     if (vlm_model_load(e->model, e->dev, e->ops, load_progress, e, err)
-        != VLM_OK)
+        != VLM_OK
+        || plan_again(e, err) != VLM_OK)
     {
         return VLM_ERROR;
     }
@@ -226,10 +229,46 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
 }
 
 
+/* keys and values get what the weights have really left */
+
+static int
+plan_again(vlm_engine_t *e, vlm_error_t *err)
+{
+    int32_t   before;
+    uint64_t  left;
+
+    if (e->conf.device_memory == 0) {
+        return VLM_OK;
+    }
+
+    if (vlm_device_room(e, &left, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    before = e->mem.nblocks;
+
+    e->need.weights = e->conf.device_memory > left
+                      ? e->conf.device_memory - left : 0;
+
+    if (vlm_memory_plan(&e->conf, &e->need, &e->mem, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    if (e->mem.nblocks != before) {
+        vlm_log(VLM_LOG_INFO, "weights take %.1f MiB: KV cache %.1f MiB (%d "
+                "blocks), context %d tokens",
+                (double) e->mem.weights / 1048576,
+                (double) e->mem.kv / 1048576, e->mem.nblocks,
+                e->mem.context);
+    }
+
+    return VLM_OK;
+}
+
+
 static int
 open_model(vlm_engine_t *e, vlm_error_t *err)
 {
-    uint64_t                 block;
     vlm_model_options_t      opt;
     const vlm_model_info_t  *info;
 
@@ -239,7 +278,7 @@ open_model(vlm_engine_t *e, vlm_error_t *err)
 
     opt.min_pixels = e->conf.min_pixels;
     opt.max_pixels = e->conf.max_pixels;
-    opt.cpu_pixels = e->device_kind != VLM_DEVICE_CUDA;
+    opt.cpu_pixels = e->device_kind == VLM_DEVICE_CPU;
 
     e->model = vlm_model_open(e->conf.model, &opt, err);
     if (e->model == NULL) {
@@ -251,10 +290,17 @@ open_model(vlm_engine_t *e, vlm_error_t *err)
     snprintf(e->name, sizeof(e->name), "%s",
              e->conf.name != NULL ? e->conf.name : info->name);
 
-    block = vlm_decoder_block_bytes(e->model, e->dev, e->ops,
-                                    e->conf.block_size);
+    vlm_memory_room(e, &e->room);
 
-    return vlm_memory_plan(&e->conf, info, block, &e->mem, err);
+    e->need.weights = info->weight_bytes;
+    e->need.work = e->room.decoder + e->room.encoder + e->room.first_job
+                   + e->room.second_job + e->room.embedding
+                   + e->room.kv_parts;
+    e->need.block = vlm_decoder_block_bytes(e->model, e->dev, e->ops,
+                                            e->conf.block_size);
+    e->need.context = info->context;
+
+    return vlm_memory_plan(&e->conf, &e->need, &e->mem, err);
 }
 
 
@@ -276,15 +322,48 @@ load_progress(void *data, uint64_t done, uint64_t total)
 }
 
 
+/* all memory that is needed from now on, and what queues need of it */
+
 static int
-load_runtime(vlm_engine_t *e, vlm_error_t *err)
+load_queues(vlm_engine_t *e, vlm_error_t *err)
 {
+    char    text[256];
+    size_t  size;
+
+    size = (size_t) (e->need.work + e->mem.kv + e->mem.cache);
+
+    if (e->ops->reserve(e->dev, size, 0, text, sizeof(text)) != 0) {
+        return vlm_fail(err, 500, NULL, "%s: lower --gpu-memory-utilization "
+                        "or --kv-cache-memory", text);
+    }
+
     e->queue = e->ops->queue_create(e->dev, 0);
     e->vision_queue = e->ops->queue_create(e->dev, 1);
 
     if (e->queue == NULL || e->vision_queue == NULL) {
         return vlm_fail(err, 500, NULL, "cannot create a queue on %s",
                         e->ops->name);
+    }
+
+    if (e->ops->queue_reserve(e->queue, &e->room.decoder_limits, text,
+                              sizeof(text))
+        != 0
+        || e->ops->queue_reserve(e->vision_queue, &e->room.encoder_limits,
+                                 text, sizeof(text))
+           != 0)
+    {
+        return vlm_fail(err, 500, NULL, "device %s: %s", e->ops->name, text);
+    }
+
+    return VLM_OK;
+}
+
+
+static int
+load_runtime(vlm_engine_t *e, vlm_error_t *err)
+{
+    if (load_queues(e, err) != VLM_OK) {
+        return VLM_ERROR;
     }
 
     if (vlm_encoding_init(&e->encoding, e->model, e->vision_queue,

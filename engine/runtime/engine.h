@@ -241,10 +241,16 @@ typedef struct {
     int32_t         context;            /* in force */
 } vlm_memory_t;
 
+typedef struct {
+    uint64_t        weights;
+    uint64_t        work;
+    uint64_t        block;              /* of keys and values, all layers */
+    int32_t         context;            /* that the model has positions for */
+} vlm_need_t;
+
 /* VLM_ERROR with all numbers if it does not fit */
-int vlm_memory_plan(const vlm_engine_conf_t *conf,
-    const vlm_model_info_t *info, uint64_t block_bytes, vlm_memory_t *mem,
-    vlm_error_t *err);
+int vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_need_t *need,
+    vlm_memory_t *mem, vlm_error_t *err);
 
 /* opens the model and plans its memory, but starts nothing */
 int vlm_engine_check(const vlm_engine_conf_t *conf, vlm_memory_t *mem,

@@ -177,6 +177,8 @@ struct vlm_engine_s {
     vlm_device_kind_t   device_kind;    /* never AUTO */
     const vlm_ops_t    *ops;
     vlm_model_t        *model;
+    vlm_room_t          room;
+    vlm_need_t          need;
     vlm_memory_t        mem;
 
     /* the compute thread's */
@@ -216,8 +218,17 @@ struct vlm_engine_s {
 int vlm_device_open(vlm_engine_t *e, vlm_error_t *err);
 void vlm_device_close(vlm_engine_t *e);
 
+/* of CUDA: bytes that may be taken now */
+int vlm_device_room(vlm_engine_t *e, uint64_t *room, vlm_error_t *err);
+
 /* 1: it will never work again in this process */
 int vlm_device_lost(const vlm_engine_t *e);
+
+
+/* ---- memory (memory.c) ---- */
+
+/* of the device's, what the engine allocates once the weights are loaded */
+void vlm_memory_room(const vlm_engine_t *e, vlm_room_t *room);
 
 
 /* ---- mail (mail.c): from any thread, about a request that it has ---- */

@@ -124,28 +124,31 @@ cgroup_available(void)
 }
 
 
-/* buffers of the decoder's and the encoder's forward passes, in float32 */
+/* what is asked of the device beside weights, keys and values */
 
-static uint64_t
-work_bytes(const vlm_engine_conf_t *conf, const vlm_model_info_t *info)
+void
+vlm_memory_room(const vlm_engine_t *e, vlm_room_t *room)
 {
-    double  text, vision, patches, logits;
+    vlm_room_conf_t           what;
+    const vlm_engine_conf_t  *conf;
 
-    text = (double) conf->max_rows
-           * (4.0 * info->hidden + 2.0 * info->intermediate
-              + (double) (info->heads + 2 * info->kv_heads)
-                * info->head_dim);
+    conf = &e->conf;
+    memset(&what, 0, sizeof(what));
 
-    logits = (double) conf->max_num_seqs * info->vocab;
+    what.rows = conf->max_rows;
+    what.seqs = conf->max_num_seqs;
+    what.context = conf->max_model_len != 0
+                   ? conf->max_model_len : vlm_model_info(e->model)->context;
+    what.block_size = conf->block_size;
+    what.biases = VLM_MAX_LOGIT_BIAS;
+    what.batch_pictures = VLM_ENCODE_BATCH;
+    what.batch_patches = VLM_ENCODE_ROWS;
+    what.smaller = VLM_ENCODE_SMALLER;
 
-    patches = (double) info->max_pixels
-              / ((double) info->patch * info->patch);
+    /* the host does not keep memory ready for what is rare */
+    what.high = e->device_kind != VLM_DEVICE_CPU;
 
-    vision = patches
-             * (10.0 * info->vision_width + 2.0 * info->vision_intermediate
-                + 3.0 * info->frames * info->patch * info->patch);
-
-    return (uint64_t) ((text + logits + vision) * sizeof(float));
+    vlm_model_room(e->model, e->dev, e->ops, &what, room);
 }
 
 
@@ -216,17 +219,21 @@ default_blocks(const vlm_engine_conf_t *conf, uint64_t full,
 
 
 static int
-too_large(const vlm_memory_t *mem, uint64_t total, vlm_error_t *err)
+too_large(const vlm_engine_conf_t *conf, const vlm_memory_t *mem,
+    uint64_t total, vlm_error_t *err)
 {
     return vlm_fail(err, 500, NULL, "not enough memory: the model needs %.0f "
                     "MiB (weights %.0f, KV cache %.0f: --kv-cache-memory, "
-                    "work space %.0f: --max-pixels, embedding cache %.0f: "
+                    "work space %.0f: --max-num-batched-tokens, "
+                    "--max-pixels, embedding cache %.0f: "
                     "--embedding-cache-memory, pictures being decoded %.0f: "
-                    "--max-image-pixels), %.0f MiB are available",
+                    "--max-image-pixels), %.0f MiB are available%s",
                     (double) total / MIB, (double) mem->weights / MIB,
                     (double) mem->kv / MIB, (double) mem->work / MIB,
                     (double) mem->cache / MIB, (double) mem->pictures / MIB,
-                    (double) mem->available / MIB);
+                    (double) mem->available / MIB,
+                    conf->device_memory != 0
+                    ? " by --gpu-memory-utilization" : "");
 }
 
 
@@ -256,14 +263,14 @@ too_small(const vlm_engine_conf_t *conf, const vlm_memory_t *mem,
 
 
 int
-vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
-    uint64_t block_bytes, vlm_memory_t *mem, vlm_error_t *err)
+vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_need_t *need,
+    vlm_memory_t *mem, vlm_error_t *err)
 {
     int32_t   want;
     uint64_t  cgroup, blocks, full, least, left, total;
 
-    mem->weights = info->weight_bytes;
-    mem->work = work_bytes(conf, info);
+    mem->weights = need->weights;
+    mem->work = need->work;
     mem->cache = conf->cache_memory;
     mem->pictures = picture_bytes(conf);
 
@@ -277,11 +284,11 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
         mem->available = cgroup < mem->available ? cgroup : mem->available;
     }
 
-    want = conf->max_model_len != 0 ? conf->max_model_len : info->context;
+    want = conf->max_model_len != 0 ? conf->max_model_len : need->context;
 
-    if (want > info->context) {
+    if (want > need->context) {
         return vlm_fail(err, 500, NULL, "--max-model-len is %d, but the model "
-                        "has positions for %d tokens", want, info->context);
+                        "has positions for %d tokens", want, need->context);
     }
 
     full = (uint64_t) ((want + conf->block_size - 1) / conf->block_size);
@@ -289,18 +296,18 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
                                 + mem->pictures);
 
     blocks = conf->kv_memory != 0
-             ? conf->kv_memory / block_bytes
-             : default_blocks(conf, full, block_bytes, left);
+             ? conf->kv_memory / need->block
+             : default_blocks(conf, full, need->block, left);
 
     blocks = blocks < INT32_MAX / 2 ? blocks : INT32_MAX / 2;
 
     mem->nblocks = (int32_t) blocks;
-    mem->kv = blocks * block_bytes;
+    mem->kv = blocks * need->block;
 
     total = mem->weights + mem->kv + mem->work + mem->cache + mem->pictures;
 
     if (total > mem->available) {
-        return too_large(mem, total, err);
+        return too_large(conf, mem, total, err);
     }
 
     mem->context = want;
@@ -310,7 +317,7 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_model_info_t *info,
         least = (conf->max_model_len != 0) ? full : least_blocks(conf, full);
 
         if (blocks < least) {
-            return too_small(conf, mem, least * block_bytes, err);
+            return too_small(conf, mem, least * need->block, err);
         }
 
         mem->context = (int32_t) blocks * conf->block_size;

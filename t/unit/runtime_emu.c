@@ -16,9 +16,11 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #define EVERY       100             /* sanitizers are slow */
+#define ALLOCATION_ROUNDS  2
 #define LOST        0               /* such an end leaves requests behind */
 #else
 #define EVERY       20
+#define ALLOCATION_ROUNDS  12
 #define LOST        1
 #endif
 
@@ -39,16 +41,25 @@ picture(const char *name)
 
 
 static void
-serve(served_t *s, client_t *c, vlm_device_kind_t device, const char *dtype)
+serve_with(served_t *s, client_t *c, vlm_device_kind_t device,
+    const char *dtype, uint64_t cache)
 {
     setenv("VLM_CUDA_DTYPE", dtype, 1);
 
     served_init(s);
     s->conf.engine.device = device;
     s->conf.engine.gpu_utilization = 0.5f;
+    s->conf.engine.cache_memory = cache;
     served_start(s);
     client_open(c, s, 1 << 16);
     client_wait_ready(c);
+}
+
+
+static void
+serve(served_t *s, client_t *c, vlm_device_kind_t device, const char *dtype)
+{
+    serve_with(s, c, device, dtype, 64 << 20);
 }
 
 
@@ -240,6 +251,58 @@ test_score(void)
 }
 
 
+/* pictures come and go, and their embeddings: no memory is asked of the system */
+
+static void
+test_allocations(void)
+{
+    int         i, k, ended;
+    char        size[8][32];
+    heard_t    *h;
+    client_t    c;
+    served_t    s;
+    uint64_t    n;
+    question_t  q[8];
+
+    static const char  *pictures[] = { "0000", "0001", "0002", "0003" };
+
+    serve_with(&s, &c, VLM_DEVICE_EMU, "bf16", 1 << 18);
+    n = vlm_emu_allocations();
+    ended = 0;
+
+    for (i = 0; i < ALLOCATION_ROUNDS; i++) {
+        memset(q, 0, sizeof(q));
+
+        for (k = 0; k < 8; k++) {
+            snprintf(size[k], sizeof(size[k]), "Round %d, %d.", i, k);
+            q[k].prompt = size[k];
+            q[k].scope = size[k];
+            q[k].sampling.set = VLM_SET_MAX_TOKENS;
+            q[k].sampling.max_tokens = (uint32_t) (1 + (i + k) % 9);
+
+            if (k % 4 != 3) {
+                q[k].pictures[0] = picture(pictures[(i + k) % 4]);
+            }
+
+            client_ask(&c, (uint32_t) k, &q[k]);
+        }
+
+        for (k = 0; k < 8; k++) {
+            h = client_end(&c, (uint32_t) k);
+            ended += h->last == 'D';
+            free((char *) q[k].pictures[0]);
+        }
+    }
+
+    tap_is(ended, 8 * ALLOCATION_ROUNDS, "answers");
+    tap_is((long long) (vlm_emu_allocations() - n), 0,
+           "no allocation beside them");
+
+    client_close(&c);
+    served_stop(&s);
+}
+
+
 static void
 split(void *arg)
 {
@@ -306,6 +369,10 @@ main(void)
 
     test_mixed();
     test_score();
+
+    if (cuda() == VLM_DEVICE_EMU) {
+        test_allocations();
+    }
 
     if (LOST && cuda() == VLM_DEVICE_EMU) {
         test_lost();

@@ -383,6 +383,14 @@ reserve(void)
 }
 
 
+static void
+guard_reserved(vlm_device_t *dev, vlm_reserve_t *memory, vlm_reserve_t *host)
+{
+    memset(memory, 0, sizeof(vlm_reserve_t));
+    memset(host, 0, sizeof(vlm_reserve_t));
+}
+
+
 vlm_device_t *
 guard_create(vlm_device_t *real, const vlm_ops_t *real_ops,
     const vlm_ops_t **ops)
@@ -395,6 +403,7 @@ guard_create(vlm_device_t *real, const vlm_ops_t *real_ops,
     }
 
     g->ops.name = "guard";
+    g->ops.reserved = guard_reserved;
     g->ops.alloc = guard_alloc;
     g->ops.free = guard_free;
     g->ops.queue_create = guard_queue_create;
