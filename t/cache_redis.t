@@ -187,7 +187,8 @@ for my $dtype (qw/ bf16 f16 f32 int8 /) {
         redis('SET', $name, $bad);
         my ($how, $answer) = ask([]);
         $wrong++ if $how ne 'miss' || $answer ne $first;
-        $wrong++ if $bad ne '' && redis('GET', $name) ne $value;
+        ask([]) if $bad eq '';              # found when it is to be stored
+        $wrong++ if redis('GET', $name) ne $value;
     }
 
     is($wrong, 0, 'what is damaged is encoded again and replaced');
@@ -205,6 +206,8 @@ for my $dtype (qw/ bf16 f16 f32 int8 /) {
     redis('LPUSH', $name, 'x');
     ($how, $answer) = ask([]);
     is("$how $answer", "miss $first", 'a list where a value should be');
+    ask([]);
+    is(redis('GET', $name), $value, 'is replaced');
 }
 
 # full, closed, gone: the answer is the same

@@ -24,7 +24,7 @@ static void link_hello(vlm_redis_t *r);
 static void reply_hello(vlm_redis_sent_t *sent, const redisReply *reply);
 static void reply_get(vlm_redis_t *r, vlm_redis_get_t *get,
     redisReply *reply);
-static void reply_store(vlm_redis_t *r, vlm_redis_kind_t kind,
+static void reply_store(vlm_redis_t *r, const vlm_redis_sent_t *sent,
     const redisReply *reply);
 
 
@@ -378,6 +378,26 @@ link_command(vlm_redis_t *r, vlm_redis_kind_t kind, vlm_redis_get_t *get,
 }
 
 
+static int
+link_name(vlm_redis_t *r, vlm_redis_kind_t kind, const char *command,
+    const char *name)
+{
+    const char  *argv[2];
+
+    argv[0] = command;
+    argv[1] = name;
+
+    if (link_command(r, kind, NULL, 2, argv, NULL) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    snprintf(r->tail->name, sizeof(r->tail->name), "%s", name);
+    r->nsets++;
+
+    return VLM_OK;
+}
+
+
 /* one byte more than allowed tells a value that is too large */
 
 void
@@ -412,13 +432,8 @@ vlm_redis_send_store(vlm_redis_t *r, const vlm_redis_store_t *store)
     uint64_t     ms;
     const char  *argv[6];
 
-    argv[1] = store->name;
-    lens[1] = strlen(store->name);
-
     if (store->value == NULL) {
-        argv[0] = "DEL";
-        lens[0] = 3;
-        (void) link_command(r, VLM_REDIS_DEL, NULL, 2, argv, lens);
+        (void) link_name(r, VLM_REDIS_DEL, "DEL", store->name);
         return;
     }
 
@@ -430,6 +445,8 @@ vlm_redis_send_store(vlm_redis_t *r, const vlm_redis_store_t *store)
 
     argv[0] = "SET";
     lens[0] = 3;
+    argv[1] = store->name;
+    lens[1] = strlen(store->name);
     argv[2] = store->value;
     lens[2] = store->len;
     argv[3] = "PX";
@@ -447,6 +464,7 @@ vlm_redis_send_store(vlm_redis_t *r, const vlm_redis_store_t *store)
         return;
     }
 
+    snprintf(r->tail->name, sizeof(r->tail->name), "%s", store->name);
     r->nsets++;
     vlm_redis_count(r, bytes_out, store->len);
 }
@@ -501,13 +519,9 @@ on_reply(redisAsyncContext *ac, void *data, void *priv)
         reply_get(r, sent->get, reply);
         break;
 
-    case VLM_REDIS_SET:
+    default: /* VLM_REDIS_SET, VLM_REDIS_STRLEN, VLM_REDIS_DEL */
         r->nsets--;
-        reply_store(r, sent->kind, reply);
-        break;
-
-    case VLM_REDIS_DEL:
-        reply_store(r, sent->kind, reply);
+        reply_store(r, sent, reply);
         break;
     }
 
@@ -588,19 +602,45 @@ reply_get(vlm_redis_t *r, vlm_redis_get_t *get, redisReply *reply)
 }
 
 
-static void
-reply_store(vlm_redis_t *r, vlm_redis_kind_t kind, const redisReply *reply)
+/* of a name that cannot be stored: nothing that could ever be read */
+
+static int
+useless(const redisReply *strlen_reply)
 {
-    if (reply == NULL || reply->type == REDIS_REPLY_ERROR) {
+    return (strlen_reply->type == REDIS_REPLY_INTEGER
+            && strlen_reply->integer == 0)
+           || (strlen_reply->type == REDIS_REPLY_ERROR
+               && strncmp(strlen_reply->str, "WRONGTYPE", 9) == 0);
+}
+
+
+/*
+ * A name that exists though a look-up gave nothing: somebody was faster, or
+ * what lies there is an empty string, which no look-up tells from nothing, or
+ * no string at all.
+ */
+
+static void
+reply_store(vlm_redis_t *r, const vlm_redis_sent_t *sent,
+    const redisReply *reply)
+{
+    if (sent->kind == VLM_REDIS_STRLEN && reply != NULL && useless(reply)) {
+        (void) link_name(r, VLM_REDIS_DEL, "DEL", sent->name);
+
+    } else if (reply == NULL || reply->type == REDIS_REPLY_ERROR) {
         vlm_redis_count(r, store_errors, 1);
 
-    } else if (kind == VLM_REDIS_DEL) {
+    } else if (sent->kind == VLM_REDIS_STRLEN) {
+        /* a value that somebody else has stored */
+
+    } else if (sent->kind == VLM_REDIS_DEL) {
         if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 1) {
             vlm_redis_count(r, deleted, 1);
         }
 
     } else if (reply->type == REDIS_REPLY_NIL) {
         vlm_redis_count(r, existed, 1);
+        (void) link_name(r, VLM_REDIS_STRLEN, "STRLEN", sent->name);
 
     } else if (reply->type == REDIS_REPLY_STATUS) {
         vlm_redis_count(r, stored, 1);

@@ -38,6 +38,7 @@ typedef enum {
     VLM_REDIS_HELLO = 0,
     VLM_REDIS_GET,
     VLM_REDIS_SET,
+    VLM_REDIS_STRLEN,
     VLM_REDIS_DEL
 } vlm_redis_kind_t;
 
@@ -49,6 +50,7 @@ struct vlm_redis_sent_s {
     vlm_redis_get_t    *get;            /* NULL: it was answered before */
     uint64_t            sent_us;
     int                 last;           /* of the hello */
+    char                name[VLM_CACHE_NAME_LEN];       /* SET, STRLEN */
     vlm_redis_sent_t   *prev;
     vlm_redis_sent_t   *next;
 };
@@ -101,7 +103,7 @@ struct vlm_redis_s {
     vlm_redis_sent_t   *tail;
     uint64_t            unread;         /* replies that may come */
     uint32_t            ngets;
-    uint32_t            nsets;
+    uint32_t            nsets;          /* and what follows from them */
 
     /* under the lock */
 

@@ -274,6 +274,24 @@ test_values(void)
     until(r, stat_of(r, deleted) == 1);
     tap_is(get(r, "a", "", 0), 0, "deleted");
 
+    /* no look-up sees these: storing finds them */
+
+    command("EVAL return(redis.call('SET',KEYS[1],'')) 1 a");
+    tap_is(command("EXISTS a"), 1, "an empty string");
+    tap_is(get(r, "a", "", 0), 0, "an empty string is a miss");
+    set(r, "a", value, sizeof(value));
+    until(r, stat_of(r, deleted) == 2);
+    tap_is((long long) stat_of(r, deleted), 2, "but not for good");
+    set(r, "a", value, sizeof(value));
+    tap_is(get(r, "a", value, sizeof(value)), 1, "stored and read");
+
+    command("DEL a");
+    command("LPUSH a x");
+    set(r, "a", value, sizeof(value));
+    until(r, stat_of(r, deleted) == 3);
+    set(r, "a", value, sizeof(value));
+    tap_is(get(r, "a", value, sizeof(value)), 1, "a list in its place, too");
+
     command("FLUSHALL");
     tap_is(get(r, "c", "", 0), 0, "all gone");
 
@@ -286,7 +304,7 @@ test_values(void)
     tap_is((long long) stat_of(r, too_large), 1, "counted");
     command("SETRANGE fits 99999 x");
     get(r, "fits", "", 0);
-    tap_is((long long) stat_of(r, hits), 5, "the largest that is not");
+    tap_is((long long) stat_of(r, hits), 7, "the largest that is not");
 
     tap_ok(!vlm_redis_takes(r, MAX_VALUE + 1), "too large to be stored");
     tap_ok(vlm_redis_takes(r, MAX_VALUE), "the largest");
