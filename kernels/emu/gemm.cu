@@ -3,14 +3,17 @@
  * The products that cuBLASLt does on a device, by plain loops: sums in
  * float32 over 16 lanes, rounded once; of bytes in integers.
  *
- * With VLM_EMU_GEMM_SHAPES=1 the number of lanes depends on the problem, as a
- * library's choice of an algorithm does: rows, strides, alignments.
+ * With VLM_EMU_GEMM_SHAPES=1 sums are split, into how many parts depends on
+ * the problem, as a library's choice of an algorithm does: rows, strides,
+ * alignments.
  */
 
 #include "kernels/cuda/kernel.cuh"
 
 
 #define LANES  16
+
+#define PARTS  7
 
 
 VLM_CUDA_BEGIN
@@ -21,7 +24,7 @@ struct gemm_library_s {
 };
 
 
-static void product(const vlm_gemm_t *g, int lanes, float *x, float *w);
+static void product(const vlm_gemm_t *g, int parts, float *x, float *w);
 static void product_of_bytes(const vlm_gemm_t *g);
 
 
@@ -115,18 +118,18 @@ widen(float *to, const void *from, vlm_dtype_t type, int64_t at, int64_t n)
 
 
 static float
-dot(const float *x, const float *w, int64_t k, int lanes)
+dot(const float *x, const float *w, int64_t k)
 {
     int      j;
     float    sum[LANES], total;
     int64_t  i;
 
-    for (j = 0; j < lanes; j++) {
+    for (j = 0; j < LANES; j++) {
         sum[j] = 0.0f;
     }
 
-    for (i = 0; i + lanes <= k; i += lanes) {
-        for (j = 0; j < lanes; j++) {
+    for (i = 0; i + LANES <= k; i += LANES) {
+        for (j = 0; j < LANES; j++) {
             sum[j] += x[i + j] * w[i + j];
         }
     }
@@ -137,7 +140,7 @@ dot(const float *x, const float *w, int64_t k, int lanes)
         total += x[i] * w[i];
     }
 
-    for (j = 0; j < lanes; j++) {
+    for (j = 0; j < LANES; j++) {
         total += sum[j];
     }
 
@@ -145,38 +148,51 @@ dot(const float *x, const float *w, int64_t k, int lanes)
 }
 
 
+/* of the rows of a matrix, up to 16 bytes */
+
+static uint64_t
+alignment(const void *p, int64_t stride, vlm_dtype_t type)
+{
+    uint64_t  bits;
+
+    bits = (uintptr_t) p | (uint64_t) stride * vlm_dtype_size(type) | 16;
+
+    return bits & -bits;
+}
+
+
 static int
-lanes_of(const vlm_device_t *dev, const vlm_gemm_t *g)
+parts_of(const vlm_device_t *dev, const vlm_gemm_t *g)
 {
     uint64_t  mix;
 
     if (!dev->gemm->shapes) {
-        return LANES;
+        return 1;
     }
 
     mix = (uint64_t) g->rows;
     mix = mix * 31 + (uint64_t) g->x_stride;
     mix = mix * 31 + (uint64_t) g->y_stride;
     mix = mix * 31 + (uint64_t) g->add_stride;
-    mix = mix * 31 + (uintptr_t) g->x % 16 / 2;
-    mix = mix * 31 + (uintptr_t) g->y % 16 / 2;
+    mix = mix * 31 + alignment(g->x, g->x_stride, g->type);
+    mix = mix * 31 + alignment(g->y, g->y_stride, g->y_type);
     mix = mix * 31 + (g->add != NULL) * 2 + (g->bias != NULL);
 
-    return 1 + (int) (mix % LANES);
+    return 1 + (int) (mix % PARTS);
 }
 
 
 void
 vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 {
-    int         lanes;
+    int         parts;
     vlm_gemm_t  copy = *g;
 
     if (q->failed) {
         return;
     }
 
-    lanes = lanes_of(q->dev, g);
+    parts = parts_of(q->dev, g);
 
     (void) vlm_cuda_check(q, vlm_emu_host(q->stream, [=]() -> int {
         int     rc;
@@ -192,7 +208,7 @@ vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
         rc = x != NULL && w != NULL ? 0 : VLM_EMU_MEMORY;
 
         if (rc == 0) {
-            product(&copy, lanes, x, w);
+            product(&copy, parts, x, w);
         }
 
         free(x);
@@ -228,10 +244,12 @@ product_of_bytes(const vlm_gemm_t *g)
 
 
 static void
-product(const vlm_gemm_t *g, int lanes, float *x, float *w)
+product(const vlm_gemm_t *g, int parts, float *x, float *w)
 {
     float    v;
-    int64_t  r, i;
+    int64_t  r, i, j, part;
+
+    part = (g->k + parts - 1) / parts;
 
     for (r = 0; r < g->rows; r++) {
         widen(x + r * g->k, g->x, g->type, r * g->x_stride, g->k);
@@ -241,7 +259,12 @@ product(const vlm_gemm_t *g, int lanes, float *x, float *w)
         widen(w, g->w, g->type, i * g->k, g->k);
 
         for (r = 0; r < g->rows; r++) {
-            v = dot(x + r * g->k, w, g->k, lanes);
+            v = 0.0f;
+
+            for (j = 0; j < g->k; j += part) {
+                v += dot(x + r * g->k + j, w + j,
+                         g->k - j < part ? g->k - j : part);
+            }
 
             if (g->bias != NULL) {
                 v += value(g->bias, g->y_type, i);

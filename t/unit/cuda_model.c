@@ -21,7 +21,7 @@
 #define REQUESTS    4
 #else
 #define TOKENS      GOLDEN_TOKENS
-#define REQUESTS    GOLDEN_SEQS
+#define REQUESTS    8
 #endif
 
 #define FED         4                   /* steps fed the reference's tokens */
@@ -240,7 +240,7 @@ test_batch(golden_rig_t *rig)
     golden_seq_t   seqs[REQUESTS];
     vlm_sampled_t  sampled[REQUESTS];
 
-    static const char  *names[GOLDEN_SEQS] = {
+    static const char  *names[8] = {
         "text_only", "one_tiny", "text_system", "two_images", "unicode",
         "one_tall", "multi_turn", "one_image"
     };

@@ -14,7 +14,7 @@
 
 #define GOLDEN_PICTURES     4
 #define GOLDEN_TOKENS       24          /* generated ones in a case */
-#define GOLDEN_SEQS         8           /* sequences in a decoder */
+#define GOLDEN_SEQS         17          /* sequences in a decoder */
 #define GOLDEN_BLOCKS       32          /* of each of them */
 #define GOLDEN_BLOCK        16
 #define GOLDEN_ROWS         512
