@@ -449,6 +449,12 @@ finish_kernel(finish_t f)
         return;
     }
 
+    VLM_UNROLL
+    for (j = 0; j < N; j++) {
+        up[j] = 1.0f;
+        add[j] = 0.0f;
+    }
+
     load_products<X, N>(v, &f, i);
 
     if (f.gated) {
@@ -463,8 +469,11 @@ finish_kernel(finish_t f)
     VLM_UNROLL
     for (j = 0; j < N; j++) {
         v[j] = activate(v[j], f.act);
-        v[j] *= f.gated ? up[j] : 1.0f;
-        v[j] += f.add != NULL ? add[j] : 0.0f;
+        v[j] *= up[j];
+
+        if (f.add != NULL) {
+            v[j] += add[j];
+        }
     }
 
     store_pack<T, N>((T *) f.y + (int64_t) blockIdx.x * f.y_stride + i, v);

@@ -1,8 +1,8 @@
 
 /*
  * Quantised weights of the CUDA sources, on the shim: every code of E4M3,
- * rows of all kinds, and products against plain C: those of integers to the
- * last bit, in batches of any size.
+ * rows of all kinds, and products against plain C and the CPU device: those
+ * of integers to the last bit, in batches of any size.
  */
 
 #include <float.h>
@@ -409,7 +409,7 @@ reference(const case_t *c, const float *x, const float *w, const float *b,
                 v *= plain_product(&px, &pw, b, r, out + i, c->k);
             }
 
-            y[r * out + i] = v + (c->residual ? add[r * out + i] : 0.0f);
+            y[r * out + i] = c->residual ? v + add[r * out + i] : v;
         }
     }
 
@@ -478,14 +478,17 @@ distance(const case_t *c, const float *got, const float *expected, size_t n,
 }
 
 
+/* "twin": the CPU device, for int8 */
+
 static void
-check(rig_t *rig, const case_t *c, vlm_quant_t quant, uint64_t *seed)
+check(rig_t *rig, rig_t *twin, const case_t *c, vlm_quant_t quant,
+    uint64_t *seed)
 {
     int            out, bf16;
-    float         *x, *w, *b, *add, *got, *expected;
+    float         *x, *w, *b, *add, *got, *expected, *cpu;
     size_t         n;
-    double         worst;
-    vlm_weight_t   weight;
+    double         worst, apart;
+    vlm_weight_t   weight, weight_twin;
 
     out = c->layout == VLM_WEIGHT_GATED ? c->n / 2 : c->n;
     n = (size_t) c->rows * out;
@@ -506,12 +509,24 @@ check(rig_t *rig, const case_t *c, vlm_quant_t quant, uint64_t *seed)
     got = linear_on(rig, c, x, &weight, add);
     reference(c, x, w, b, add, quant, expected);
     worst = distance(c, got, expected, n, quant, bf16 && !c->f32_out);
+    apart = 0;
 
-    tap_ok(worst < 1, "%s, %s: %d rows, %d x %d, layout %d, act %d, bias %d, "
-           "residual %d%s: %.2g", quant == VLM_QUANT_INT8 ? "int8" : "fp8",
+    if (quant == VLM_QUANT_INT8) {
+        weight_twin = weight_make(twin, w, c->bias ? b : NULL, c->n, c->k,
+                                  c->dtype, c->layout, quant);
+        cpu = linear_on(twin, c, x, &weight_twin, add);
+        apart = distance(c, got, cpu, n, quant, bf16 && !c->f32_out);
+
+        twin->ops->weight_destroy(&weight_twin);
+        free(cpu);
+    }
+
+    tap_ok(worst < 1 && apart < 1, "%s, %s: %d rows, %d x %d, layout %d, act "
+           "%d, bias %d, residual %d%s: %.2g, %.2g",
+           quant == VLM_QUANT_INT8 ? "int8" : "fp8",
            bf16 ? "bf16" : "f32", c->rows, c->n, c->k, (int) c->layout,
            (int) c->act, c->bias, c->residual, c->f32_out ? ", to f32" : "",
-           worst);
+           worst, apart);
 
     rig->ops->weight_destroy(&weight);
     free(x);
@@ -524,7 +539,7 @@ check(rig_t *rig, const case_t *c, vlm_quant_t quant, uint64_t *seed)
 
 
 static void
-test_products(rig_t *rig, vlm_quant_t quant)
+test_products(rig_t *rig, rig_t *twin, vlm_quant_t quant)
 {
     int       i;
     case_t    c;
@@ -544,7 +559,7 @@ test_products(rig_t *rig, vlm_quant_t quant)
     };
 
     for (i = 0; i < (int) (sizeof(cases) / sizeof(cases[0])); i++) {
-        check(rig, &cases[i], quant, &seed);
+        check(rig, twin, &cases[i], quant, &seed);
     }
 
     for (i = 1; i <= 17; i++) {
@@ -558,7 +573,7 @@ test_products(rig_t *rig, vlm_quant_t quant)
         c.residual = rig_below(&seed, 3);
         c.f32_out = rig_below(&seed, 2);
         c.dtype = (vlm_dtype_t) rig_below(&seed, 3);
-        check(rig, &c, quant, &seed);
+        check(rig, twin, &c, quant, &seed);
     }
 }
 
@@ -656,10 +671,11 @@ int
 main(void)
 {
     int          i;
-    rig_t        f32, bf16;
+    rig_t        cpu, f32, bf16;
     vlm_quant_t  quant;
 
     vlm_emu_seed(3);
+    rig_open(&cpu, RIG_CPU, 1);
     rig_open(&f32, rig_cuda(), 1);
     rig_open(&bf16, rig_cuda(), 0);
 
@@ -668,14 +684,15 @@ main(void)
     for (i = 0; i < 2; i++) {
         quant = i == 0 ? VLM_QUANT_INT8 : VLM_QUANT_FP8;
         test_rows(&bf16, quant);
-        test_products(&f32, quant);
-        test_products(&bf16, quant);
+        test_products(&f32, &cpu, quant);
+        test_products(&bf16, &cpu, quant);
         test_special(&bf16, quant, 5);
         test_special(&f32, quant, 11);
     }
 
     test_refused();
 
+    rig_close(&cpu);
     rig_close(&f32);
     rig_close(&bf16);
 
