@@ -83,7 +83,7 @@ vlm_merges_load(vlm_merges_t *merges, const vlm_vocab_t *vocab,
 
     merges->mask = (uint32_t) (size - 1);
     merges->slots = malloc(size * sizeof(vlm_merge_t));
-    buf = malloc(2 * (size_t) vocab->max_len + 1);
+    buf = malloc(3 * (size_t) vocab->max_len + 1);
 
     if (merges->slots == NULL || buf == NULL) {
         free(buf);
@@ -125,7 +125,11 @@ merge_id(const vlm_vocab_t *vocab, const vlm_json_t *v, char *buf,
         return VLM_ERROR;
     }
 
-    /* a symbol takes one or two bytes */
+    /*
+     * A symbol takes one or two bytes and gives one.  The left one is as long
+     * as a token at most when the right one is written behind it, in a buffer
+     * for three tokens.
+     */
 
     max = 2 * (size_t) vocab->max_len;
 
@@ -140,10 +144,6 @@ merge_id(const vlm_vocab_t *vocab, const vlm_json_t *v, char *buf,
     }
 
     left_id = vlm_vocab_find(vocab, buf, (size_t) n);
-
-    if (nright > 2 * (max - (size_t) n)) {
-        return VLM_ERROR;
-    }
 
     m = vlm_vocab_unmap(right, nright, buf + n);
 

@@ -336,6 +336,13 @@ test_vocab(void)
     refused(&f, "model.merges[0] is not two tokens that make a third one");
     f.merges = "[\"a\", \"bbbbbbbbbbbbbbbbbbbbbbbbb\"]";
     refused(&f, "model.merges[0] is not two tokens that make a third one");
+
+    /* as long as any token and then twice that, from one byte a symbol */
+    f.vocab = ", \"abababababababab\": 256";
+    f.merges = "[\"abababababababab\", \"abababababababababababababababab\"]";
+    refused(&f, "model.merges[0] is not two tokens that make a third one");
+    f.vocab = ", \"ab\": 256";
+
     f.merges = "\"a b c\"";
     refused(&f, "model.merges[0] is not two tokens that make a third one");
     f.merges = "\"a b\"";
