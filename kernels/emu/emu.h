@@ -38,6 +38,9 @@ void vlm_emu_reset(void);
 /* calls for device and pinned memory so far */
 uint64_t vlm_emu_allocations(void);
 
+/* calls that put something on a stream so far; a graph is one */
+uint64_t vlm_emu_calls(void);
+
 
 /* ---- fibers: fiber.c ---- */
 
@@ -111,10 +114,31 @@ int vlm_emu_device_sync(void);
 int vlm_emu_last_error(void);
 
 
+/*
+ * ---- graphs: capture.c ----
+ *
+ * What a stream is given between begin and end is captured, with copies of
+ * its arguments, and runs when the graph is launched.  Meanwhile the capture
+ * is broken by waiting for the stream or the device, and by the thread's
+ * asking for memory: these calls fail, as do all after them, and the end.
+ */
+
+typedef struct vlm_emu_graph_s   *vlm_emu_graph_t;
+
+int vlm_emu_capture_begin(vlm_emu_stream_t s, int mode);
+int vlm_emu_capture_end(vlm_emu_stream_t s, vlm_emu_graph_t *g);
+int vlm_emu_graph_instantiate(vlm_emu_graph_t *exec, vlm_emu_graph_t g,
+    unsigned flags);
+int vlm_emu_graph_launch(vlm_emu_graph_t exec, vlm_emu_stream_t s);
+int vlm_emu_graph_destroy(vlm_emu_graph_t g);
+
+
 #define VLM_EMU_FAILURE     719         /* cudaErrorLaunchFailure */
 #define VLM_EMU_MEMORY      2           /* cudaErrorMemoryAllocation */
 #define VLM_EMU_INVALID     1           /* cudaErrorInvalidValue */
 #define VLM_EMU_NOT_READY   600         /* cudaErrorNotReady */
+#define VLM_EMU_CAPTURING   900         /* ...StreamCaptureUnsupported */
+#define VLM_EMU_BROKEN      901         /* ...StreamCaptureInvalidated */
 
 
 #ifdef __cplusplus
@@ -146,6 +170,8 @@ struct dim3 {
 typedef int                 cudaError_t;
 typedef vlm_emu_stream_t    cudaStream_t;
 typedef vlm_emu_event_t     cudaEvent_t;
+typedef vlm_emu_graph_t     cudaGraph_t;
+typedef vlm_emu_graph_t     cudaGraphExec_t;
 
 #define cudaSuccess                 0
 #define cudaErrorMemoryAllocation   VLM_EMU_MEMORY
@@ -157,6 +183,7 @@ typedef vlm_emu_event_t     cudaEvent_t;
 #define cudaMemcpyDeviceToDevice    3
 #define cudaStreamNonBlocking       1
 #define cudaEventDisableTiming      2
+#define cudaStreamCaptureModeThreadLocal  1
 
 #define cudaMalloc                  vlm_emu_malloc
 #define cudaFree                    vlm_emu_free
@@ -174,6 +201,12 @@ typedef vlm_emu_event_t     cudaEvent_t;
 #define cudaEventRecord             vlm_emu_event_record
 #define cudaEventSynchronize        vlm_emu_event_sync
 #define cudaEventQuery              vlm_emu_event_query
+#define cudaStreamBeginCapture      vlm_emu_capture_begin
+#define cudaStreamEndCapture        vlm_emu_capture_end
+#define cudaGraphInstantiate        vlm_emu_graph_instantiate
+#define cudaGraphLaunch             vlm_emu_graph_launch
+#define cudaGraphDestroy            vlm_emu_graph_destroy
+#define cudaGraphExecDestroy        vlm_emu_graph_destroy
 #define cudaDeviceSynchronize       vlm_emu_device_sync
 #define cudaGetLastError            vlm_emu_last_error
 #define cudaGetErrorString          vlm_emu_error

@@ -20,22 +20,7 @@
 #define MAX_STREAMS   64
 
 
-typedef struct work_s  work_t;
-
-struct work_s {
-    work_t             *next;
-    int               (*run)(void *arg);        /* NULL: an event */
-    vlm_emu_event_t     event;
-    uint64_t            number;                 /* of the event's record */
-    vlm_emu_stream_t    source;                 /* wait for its record there;
-                                                   NULL: record it */
-    uint64_t            arg[];
-};
-
-struct vlm_emu_stream_s {
-    work_t             *head;
-    work_t            **tail;
-};
+typedef vlm_emu_work_t  work_t;
 
 struct vlm_emu_event_s {
     vlm_emu_stream_t    stream;                 /* of the last record */
@@ -53,24 +38,27 @@ typedef struct {
 
 static work_t *add(vlm_emu_stream_t s, size_t size);
 static void run_one(vlm_emu_stream_t s);
-static void run_early(void);
+static void run_all(void);
+static int break_capture(vlm_emu_stream_t s);
+static int break_captures(const pthread_t *thread);
 
 
-static pthread_mutex_t   lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t          vlm_emu_lock = PTHREAD_MUTEX_INITIALIZER;
 static vlm_emu_stream_t  streams[MAX_STREAMS];
 static int               nstreams;
 static uint64_t          random_state;
 static int               failed;                /* sticky, as on a device */
 static char              failure[256];
 static uint64_t          allocations;
+static uint64_t          calls;
 
 
 void
 vlm_emu_seed(uint64_t seed)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
     random_state = seed * 0x9e3779b97f4a7c15 + 1;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 }
 
 
@@ -113,11 +101,23 @@ vlm_emu_fail(int rc, const char *fmt, ...)
 const char *
 vlm_emu_error(int rc)
 {
-    if (rc == VLM_EMU_MEMORY) {
-        return "out of memory";
-    }
+    switch (rc) {
 
-    return rc != 0 ? failure : "no error";
+    case 0:
+        return "no error";
+
+    case VLM_EMU_MEMORY:
+        return "out of memory";
+
+    case VLM_EMU_CAPTURING:
+        return "operation not permitted when stream is capturing";
+
+    case VLM_EMU_BROKEN:
+        return "operation failed due to a previous error during capture";
+
+    default:
+        return failure;
+    }
 }
 
 
@@ -126,14 +126,21 @@ vlm_emu_error(int rc)
 void
 vlm_emu_reset(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
     failed = 0;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 }
 
 
-static work_t *
-add(vlm_emu_stream_t s, size_t size)
+int
+vlm_emu_failed(void)
+{
+    return failed;
+}
+
+
+vlm_emu_work_t *
+vlm_emu_add(vlm_emu_work_t ***tail, size_t size)
 {
     work_t  *w;
 
@@ -144,10 +151,20 @@ add(vlm_emu_stream_t s, size_t size)
         return NULL;
     }
 
-    *s->tail = w;
-    s->tail = &w->next;
+    w->size = size;
+    **tail = w;
+    *tail = &w->next;
 
     return w;
+}
+
+
+static work_t *
+add(vlm_emu_stream_t s, size_t size)
+{
+    calls++;
+
+    return vlm_emu_add(s->capturing ? &s->captured_tail : &s->tail, size);
 }
 
 
@@ -190,8 +207,8 @@ run_one(vlm_emu_stream_t s)
 }
 
 
-static void
-run_early(void)
+void
+vlm_emu_run_early(void)
 {
     vlm_emu_stream_t  s;
 
@@ -212,19 +229,20 @@ vlm_emu_enqueue(vlm_emu_stream_t s, int (*run)(void *arg), const void *arg,
     int      rc;
     work_t  *w;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
-    w = add(s, size);
+    rc = s->capturing ? s->broken : 0;
+    w = rc == 0 ? add(s, size) : NULL;
 
     if (w != NULL) {
         w->run = run;
         memcpy(w->arg, arg, size);
-        run_early();
+        vlm_emu_run_early();
     }
 
-    rc = failed;
+    rc = rc != 0 ? rc : failed;
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
 }
@@ -274,11 +292,19 @@ vlm_emu_set(void *to, int byte, size_t size, vlm_emu_stream_t s)
 int
 vlm_emu_malloc(void **p, size_t size)
 {
-    int  rc;
+    int        rc;
+    pthread_t  self = pthread_self();
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
+
     allocations++;
-    pthread_mutex_unlock(&lock);
+    rc = break_captures(&self);
+
+    pthread_mutex_unlock(&vlm_emu_lock);
+
+    if (rc != 0) {
+        return rc;
+    }
 
     rc = posix_memalign(p, 256, size);
 
@@ -295,11 +321,31 @@ vlm_emu_allocations(void)
 {
     uint64_t  n;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
     n = allocations;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return n;
+}
+
+
+uint64_t
+vlm_emu_calls(void)
+{
+    uint64_t  n;
+
+    pthread_mutex_lock(&vlm_emu_lock);
+    n = calls;
+    pthread_mutex_unlock(&vlm_emu_lock);
+
+    return n;
+}
+
+
+void
+vlm_emu_called(void)
+{
+    calls++;
 }
 
 
@@ -311,7 +357,10 @@ vlm_emu_free(void *p)
     int  rc;
 
     rc = vlm_emu_device_sync();
-    free(p);
+
+    if (rc != VLM_EMU_CAPTURING) {
+        free(p);
+    }
 
     return rc;
 }
@@ -353,7 +402,7 @@ vlm_emu_stream_create(vlm_emu_stream_t *s, unsigned flags, int priority)
 
     (*s)->tail = &(*s)->head;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
     rc = nstreams < MAX_STREAMS ? 0 : VLM_EMU_MEMORY;
 
@@ -361,7 +410,7 @@ vlm_emu_stream_create(vlm_emu_stream_t *s, unsigned flags, int priority)
         streams[nstreams++] = *s;
     }
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     if (rc != 0) {
         free(*s);
@@ -376,7 +425,7 @@ vlm_emu_stream_destroy(vlm_emu_stream_t s)
 {
     int  i;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
     while (s->head != NULL) {
         run_one(s);
@@ -389,8 +438,9 @@ vlm_emu_stream_destroy(vlm_emu_stream_t s)
         }
     }
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
+    vlm_emu_work_free(s->captured);
     free(s);
 
     return 0;
@@ -402,15 +452,67 @@ vlm_emu_stream_sync(vlm_emu_stream_t s)
 {
     int  rc;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
-    while (s->head != NULL) {
+    rc = break_capture(s);
+
+    while (rc == 0 && s->head != NULL) {
         run_one(s);
     }
 
-    rc = failed;
+    rc = rc != 0 ? rc : failed;
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
+
+    return rc;
+}
+
+
+static void
+run_all(void)
+{
+    int  i;
+
+    for (i = 0; i < nstreams; i++) {
+        while (streams[i]->head != NULL) {
+            run_one(streams[i]);
+        }
+    }
+}
+
+
+/* what must not be called in a capture breaks it */
+
+static int
+break_capture(vlm_emu_stream_t s)
+{
+    if (!s->capturing) {
+        return 0;
+    }
+
+    s->broken = VLM_EMU_BROKEN;
+
+    return VLM_EMU_CAPTURING;
+}
+
+
+/* a thread's, or all of them */
+
+static int
+break_captures(const pthread_t *thread)
+{
+    int  i, rc;
+
+    rc = 0;
+
+    for (i = 0; i < nstreams; i++) {
+
+        if ((thread == NULL || pthread_equal(streams[i]->thread, *thread))
+            && break_capture(streams[i]) != 0)
+        {
+            rc = VLM_EMU_CAPTURING;
+        }
+    }
 
     return rc;
 }
@@ -419,19 +521,18 @@ vlm_emu_stream_sync(vlm_emu_stream_t s)
 int
 vlm_emu_device_sync(void)
 {
-    int  i, rc;
+    int  rc;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
-    for (i = 0; i < nstreams; i++) {
-        while (streams[i]->head != NULL) {
-            run_one(streams[i]);
-        }
+    rc = break_captures(NULL);
+
+    if (rc == 0) {
+        run_all();
+        rc = failed;
     }
 
-    rc = failed;
-
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
 }
@@ -453,12 +554,20 @@ vlm_emu_event_destroy(vlm_emu_event_t e)
 {
     int  rc;
 
-    rc = vlm_emu_device_sync();
+    pthread_mutex_lock(&vlm_emu_lock);
+
+    run_all();
+    rc = failed;
+
+    pthread_mutex_unlock(&vlm_emu_lock);
+
     free(e);
 
     return rc;
 }
 
+
+/* (a real device can capture events, too: nobody here does) */
 
 int
 vlm_emu_event_record(vlm_emu_event_t e, vlm_emu_stream_t s)
@@ -466,9 +575,10 @@ vlm_emu_event_record(vlm_emu_event_t e, vlm_emu_stream_t s)
     int      rc;
     work_t  *w;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
-    w = add(s, 0);
+    rc = break_capture(s);
+    w = rc == 0 ? add(s, 0) : NULL;
 
     if (w != NULL) {
         w->event = e;
@@ -476,9 +586,9 @@ vlm_emu_event_record(vlm_emu_event_t e, vlm_emu_stream_t s)
         e->stream = s;
     }
 
-    rc = failed;
+    rc = rc != 0 ? rc : failed;
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
 }
@@ -490,11 +600,12 @@ vlm_emu_stream_wait(vlm_emu_stream_t s, vlm_emu_event_t e, unsigned flags)
     int      rc;
     work_t  *w;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
     /* one that was never recorded is no reason to wait */
 
-    w = e->recorded != 0 ? add(s, 0) : NULL;
+    rc = break_capture(s);
+    w = rc == 0 && e->recorded != 0 ? add(s, 0) : NULL;
 
     if (w != NULL) {
         w->event = e;
@@ -502,9 +613,9 @@ vlm_emu_stream_wait(vlm_emu_stream_t s, vlm_emu_event_t e, unsigned flags)
         w->source = e->stream;
     }
 
-    rc = failed;
+    rc = rc != 0 ? rc : failed;
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
 }
@@ -515,7 +626,7 @@ vlm_emu_event_sync(vlm_emu_event_t e)
 {
     int  rc;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
     while (e->done < e->recorded) {
         run_one(e->stream);
@@ -523,7 +634,7 @@ vlm_emu_event_sync(vlm_emu_event_t e)
 
     rc = failed;
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
 }
@@ -536,15 +647,15 @@ vlm_emu_event_query(vlm_emu_event_t e)
 {
     int  rc;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
     if (nstreams > 0) {
-        run_early();
+        vlm_emu_run_early();
     }
 
     rc = failed ? failed : e->done < e->recorded ? VLM_EMU_NOT_READY : 0;
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
 }
@@ -555,9 +666,9 @@ vlm_emu_last_error(void)
 {
     int  rc;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
     rc = failed;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
 }
