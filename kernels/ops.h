@@ -357,6 +357,22 @@ typedef struct vlm_ops_s {
     /* 0: not yet; 1: reached, or never recorded, or the device has failed */
     int (*reached)(vlm_fence_t *fence);
 
+    /*
+     * ---- work that comes again in every step ----
+     *
+     * NULL: the device does not record.  What is put between begin and end
+     * must depend on "work", a number of the caller's, and on how many rows,
+     * sequences and blocks of a sequence the step has; all else is in the
+     * step's tables.  Nothing there may wait, take or give host data, or use
+     * fences, and a sequence has few enough rows to be an answer's.
+     *
+     * begin: 1: the same has been put again, go on behind the end; 0: put it.
+     * end: 0, or -1 and why it cannot be recorded: nothing of it has run, put
+     * it once more, without begin and end.
+     */
+    int (*graph_begin)(vlm_queue_t *q, const vlm_step_t *step, uint64_t work);
+    int (*graph_end)(vlm_queue_t *q, char *err, size_t errlen);
+
     /* ---- operations ---- */
 
     void (*upload)(vlm_queue_t *q, void *to, const void *host, size_t size);

@@ -13,20 +13,25 @@ static int device_cuda(vlm_engine_t *e, char *text, size_t size);
 static int device_cpu(vlm_engine_t *e, char *text, size_t size);
 
 
-/* VLM_CUDA_DTYPE=f32 is for tests: what bfloat16 costs, it shows */
+/*
+ * VLM_CUDA_DTYPE=f32 is for tests: what bfloat16 costs, it shows.
+ * VLM_CUDA_GRAPHS=0 shows what graphs save.
+ */
 
 static vlm_cuda_options_t
 cuda_options(const vlm_engine_t *e)
 {
-    const char          *dtype;
+    const char          *dtype, *graphs;
     vlm_cuda_options_t   opt;
 
     memset(&opt, 0, sizeof(opt));
 
     dtype = getenv("VLM_CUDA_DTYPE");
+    graphs = getenv("VLM_CUDA_GRAPHS");
 
     opt.f32 = dtype != NULL && strcmp(dtype, "f32") == 0;
     opt.deterministic = e->conf.deterministic;
+    opt.no_graphs = graphs != NULL && strcmp(graphs, "0") == 0;
 
     return opt;
 }

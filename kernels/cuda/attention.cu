@@ -56,6 +56,11 @@ vlm_cuda_attention(vlm_queue_t *q, const vlm_step_t *step,
         return;
     }
 
+    if (q->graph != VLM_GRAPH_NONE) {
+        /* what is recorded serves all contexts that the blocks hold */
+        p.keys = step->host.max_blocks * kv->block_size;
+    }
+
     plan_run(q, &a, &p);
     free(p.list);
 }

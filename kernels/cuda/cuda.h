@@ -51,6 +51,7 @@ VLM_CUDA_BEGIN
 struct gemm_state_s;
 struct gemm_library_s;
 struct reserve_s;
+struct graphs_s;
 VLM_CUDA_END
 
 #ifdef VLM_EMU
@@ -73,6 +74,7 @@ struct vlm_device_s {
     int                           index;
     vlm_dtype_t                   act;
     int                           deterministic;
+    int                           no_graphs;
     vlm_ops_t                     ops;
     char                          name[96];
     int                           low_priority;
@@ -82,6 +84,10 @@ struct vlm_device_s {
     int                           lost;             /* an error that stays */
 
     vlm_cuda_ns::gemm_library_s  *gemm;
+
+    pthread_mutex_t               recording;        /* held while a queue
+                                                       records, and to wait
+                                                       for the device */
 
     pthread_mutex_t               lock;             /* of parts, "taken" */
     vlm_cuda_ns::reserve_s       *memory;           /* NULL: the driver's */
@@ -105,6 +111,12 @@ typedef struct {
     size_t                        size;
 } vlm_delivery_t;
 
+typedef enum {
+    VLM_GRAPH_NONE = 0,
+    VLM_GRAPH_EAGER,            /* operations run one by one */
+    VLM_GRAPH_RECORD
+} vlm_graph_mode_t;
+
 struct vlm_queue_s {
     vlm_device_t                 *dev;
     int                           number;           /* of its progress */
@@ -124,6 +136,9 @@ struct vlm_queue_s {
     int                           ndeliveries;
 
     vlm_cuda_ns::gemm_state_s    *gemm;
+
+    vlm_graph_mode_t              graph;            /* begun, not ended */
+    vlm_cuda_ns::graphs_s        *graphs;
 };
 
 
@@ -146,6 +161,12 @@ void vlm_cuda_fail(vlm_queue_t *q, const char *fmt, ...)
 
 /* 0, or -1: the queue has failed with the operation's name and the error's */
 int vlm_cuda_check(vlm_queue_t *q, cudaError_t rc, const char *op);
+
+/* 0, or -1: the queue has failed, for the operation is not for graphs */
+int vlm_cuda_ungraphed(vlm_queue_t *q, const char *op);
+
+/* all queues' work; never while one of them records */
+cudaError_t vlm_cuda_wait_all(vlm_device_t *dev);
 
 /*
  * Device memory for one operation's intermediate results, until the next
@@ -172,6 +193,14 @@ void vlm_cuda_download(vlm_queue_t *q, void *host, const void *from,
     size_t size);
 
 
+/* ---- graph.cu ---- */
+
+int vlm_cuda_graph_begin(vlm_queue_t *q, const vlm_step_t *step,
+    uint64_t work);
+int vlm_cuda_graph_end(vlm_queue_t *q, char *err, size_t errlen);
+void vlm_cuda_graphs_done(vlm_queue_t *q);
+
+
 /* ---- memory.cu ---- */
 
 void *vlm_cuda_alloc(vlm_device_t *dev, size_t size);
@@ -179,6 +208,10 @@ void vlm_cuda_free(vlm_device_t *dev, void *data);
 void vlm_cuda_memory_done(vlm_device_t *dev);
 void *vlm_cuda_host_alloc(vlm_device_t *dev, size_t size);
 void vlm_cuda_host_free(vlm_device_t *dev, void *data);
+
+/* the driver's own, for queues and steps */
+void *vlm_cuda_pinned_alloc(vlm_device_t *dev, size_t size);
+void vlm_cuda_pinned_free(vlm_device_t *dev, void *data);
 int vlm_cuda_reserve(vlm_device_t *dev, size_t size, size_t host_size,
     char *err, size_t errlen);
 void vlm_cuda_reserved(vlm_device_t *dev, vlm_reserve_t *memory,

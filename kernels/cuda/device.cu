@@ -15,6 +15,7 @@
 VLM_CUDA_BEGIN
 
 
+static void open_locks(vlm_device_t *dev);
 static int open_index(vlm_device_t *dev, char *err, size_t errlen);
 static int open_loader(vlm_device_t *dev, char *err, size_t errlen);
 static void fill_table(vlm_device_t *dev);
@@ -38,7 +39,8 @@ device_open(int index, const vlm_cuda_options_t *opt, const vlm_ops_t **ops,
     dev->index = index;
     dev->act = opt->f32 ? VLM_F32 : VLM_BF16;
     dev->deterministic = opt->deterministic;
-    pthread_mutex_init(&dev->lock, NULL);
+    dev->no_graphs = opt->no_graphs;
+    open_locks(dev);
 
     if (open_index(dev, err, errlen) != 0
         || open_loader(dev, err, errlen) != 0
@@ -52,6 +54,22 @@ device_open(int index, const vlm_cuda_options_t *opt, const vlm_ops_t **ops,
     *ops = &dev->ops;
 
     return dev;
+}
+
+
+/* who records and asks for memory is refused by the runtime, not stuck */
+
+static void
+open_locks(vlm_device_t *dev)
+{
+    pthread_mutexattr_t  attr;
+
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&dev->recording, &attr);
+    pthread_mutexattr_destroy(&attr);
+
+    pthread_mutex_init(&dev->lock, NULL);
 }
 
 
@@ -187,6 +205,7 @@ device_close(vlm_device_t *dev)
 
     vlm_cuda_memory_done(dev);
     pthread_mutex_destroy(&dev->lock);
+    pthread_mutex_destroy(&dev->recording);
     free(dev);
 }
 
@@ -222,6 +241,11 @@ fill_table(vlm_device_t *dev)
     ops->record = vlm_cuda_record;
     ops->wait = vlm_cuda_wait;
     ops->reached = vlm_cuda_reached;
+
+    if (!dev->no_graphs) {
+        ops->graph_begin = vlm_cuda_graph_begin;
+        ops->graph_end = vlm_cuda_graph_end;
+    }
 
     ops->upload = vlm_cuda_upload;
     ops->download = vlm_cuda_download;

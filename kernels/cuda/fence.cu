@@ -59,7 +59,7 @@ vlm_cuda_fence_destroy(vlm_fence_t *fence)
 void
 vlm_cuda_record(vlm_queue_t *q, vlm_fence_t *fence)
 {
-    if (vlm_cuda_begin(q) != 0) {
+    if (vlm_cuda_begin(q) != 0 || vlm_cuda_ungraphed(q, "record") != 0) {
         return;
     }
 
@@ -74,7 +74,7 @@ vlm_cuda_record(vlm_queue_t *q, vlm_fence_t *fence)
 void
 vlm_cuda_wait(vlm_queue_t *q, vlm_fence_t *fence)
 {
-    if (vlm_cuda_begin(q) != 0) {
+    if (vlm_cuda_begin(q) != 0 || vlm_cuda_ungraphed(q, "wait") != 0) {
         return;
     }
 

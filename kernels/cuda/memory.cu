@@ -197,8 +197,27 @@ static void
 driver_free(vlm_device_t *dev, void *data, int host)
 {
     (void) cudaSetDevice(dev->index);
+
+    pthread_mutex_lock(&dev->recording);
     (void) cudaDeviceSynchronize();
     (void) (host ? cudaFreeHost(data) : cudaFree(data));
+    pthread_mutex_unlock(&dev->recording);
+}
+
+
+void *
+vlm_cuda_pinned_alloc(vlm_device_t *dev, size_t size)
+{
+    return driver_alloc(dev, size, 1);
+}
+
+
+void
+vlm_cuda_pinned_free(vlm_device_t *dev, void *data)
+{
+    if (data != NULL) {
+        driver_free(dev, data, 1);
+    }
 }
 
 

@@ -85,6 +85,7 @@ vlm_cuda_queue_destroy(vlm_queue_t *q)
 
     vlm_cuda_progress_close(q->dev, q->number);
 
+    vlm_cuda_graphs_done(q);
     vlm_gemm_queue_done(q);
     vlm_cuda_step_free(q->dev, &q->spare);
     vlm_cuda_free(q->dev, q->scratch);
@@ -209,11 +210,16 @@ vlm_cuda_check(vlm_queue_t *q, cudaError_t rc, const char *op)
 
     vlm_cuda_fail(q, "%s: %s", op, cudaGetErrorString(rc));
 
-    /* what is still there after it was asked for stays for good */
+    /*
+     * What is still there after it was asked for stays for good; the device
+     * cannot be asked while it records, and what has run then is nothing.
+     */
 
     (void) cudaGetLastError();
 
-    if (cudaDeviceSynchronize() != cudaSuccess) {
+    if (q->graph != VLM_GRAPH_RECORD
+        && vlm_cuda_wait_all(q->dev) != cudaSuccess)
+    {
         q->dev->lost = 1;
     }
 
@@ -222,9 +228,37 @@ vlm_cuda_check(vlm_queue_t *q, cudaError_t rc, const char *op)
 
 
 int
+vlm_cuda_ungraphed(vlm_queue_t *q, const char *op)
+{
+    if (q->graph == VLM_GRAPH_NONE) {
+        return 0;
+    }
+
+    vlm_cuda_fail(q, "%s: not between graph_begin() and graph_end()", op);
+
+    return -1;
+}
+
+
+cudaError_t
+vlm_cuda_wait_all(vlm_device_t *dev)
+{
+    cudaError_t  rc;
+
+    pthread_mutex_lock(&dev->recording);
+    rc = cudaDeviceSynchronize();
+    pthread_mutex_unlock(&dev->recording);
+
+    return rc;
+}
+
+
+int
 vlm_cuda_sync(vlm_queue_t *q, char *err, size_t errlen)
 {
-    (void) ring_drain(q, "sync");
+    if (vlm_cuda_ungraphed(q, "sync") == 0) {
+        (void) ring_drain(q, "sync");
+    }
 
     if (!q->failed) {
         return 0;
@@ -242,6 +276,12 @@ vlm_cuda_scratch(vlm_queue_t *q, size_t size, const char *op)
 {
     if (q->scratch_size >= size) {
         return q->scratch;
+    }
+
+    if (q->graph == VLM_GRAPH_RECORD) {
+        vlm_cuda_fail(q, "%s: needs %zu bytes of work space, had %zu before "
+                      "it was recorded", op, size, q->scratch_size);
+        return NULL;
     }
 
     /* operations that use it are on the queue: free() minds that */
@@ -267,7 +307,7 @@ vlm_cuda_stage(vlm_queue_t *q, const void *host, size_t size, const char *op)
 {
     char  *to, *from;
 
-    if (ring_room(q, size, op) != 0) {
+    if (vlm_cuda_ungraphed(q, op) != 0 || ring_room(q, size, op) != 0) {
         return NULL;
     }
 
@@ -296,7 +336,9 @@ vlm_cuda_deliver(vlm_queue_t *q, void *host, const void *from, size_t size,
 {
     vlm_delivery_t  *d;
 
-    if (q->ndeliveries == VLM_CUDA_DELIVERIES && ring_drain(q, op) != 0) {
+    if (vlm_cuda_ungraphed(q, op) != 0
+        || (q->ndeliveries == VLM_CUDA_DELIVERIES && ring_drain(q, op) != 0))
+    {
         return;
     }
 
@@ -344,11 +386,7 @@ ring_make(vlm_queue_t *q, size_t size, const char *op)
 {
     ring_free(q);
 
-    if (cudaMallocHost((void **) &q->ring, size) != cudaSuccess) {
-        q->ring = NULL;
-        (void) cudaGetLastError();
-    }
-
+    q->ring = (char *) vlm_cuda_pinned_alloc(q->dev, size);
     q->ring_device = (char *) vlm_cuda_alloc(q->dev, size);
 
     if (q->ring == NULL || q->ring_device == NULL) {
@@ -395,10 +433,7 @@ ring_drain(vlm_queue_t *q, const char *op)
 static void
 ring_free(vlm_queue_t *q)
 {
-    if (q->ring != NULL) {
-        (void) cudaFreeHost(q->ring);
-    }
-
+    vlm_cuda_pinned_free(q->dev, q->ring);
     vlm_cuda_free(q->dev, q->ring_device);
 
     q->ring = NULL;
@@ -411,7 +446,7 @@ ring_free(vlm_queue_t *q)
 void
 vlm_cuda_upload(vlm_queue_t *q, void *to, const void *host, size_t size)
 {
-    if (vlm_cuda_begin(q) == 0) {
+    if (vlm_cuda_begin(q) == 0 && vlm_cuda_ungraphed(q, "upload") == 0) {
         (void) vlm_cuda_check(q, cudaMemcpyAsync(to, host, size,
                                                  cudaMemcpyHostToDevice,
                                                  q->stream), "upload");
@@ -422,7 +457,7 @@ vlm_cuda_upload(vlm_queue_t *q, void *to, const void *host, size_t size)
 void
 vlm_cuda_download(vlm_queue_t *q, void *host, const void *from, size_t size)
 {
-    if (vlm_cuda_begin(q) != 0) {
+    if (vlm_cuda_begin(q) != 0 || vlm_cuda_ungraphed(q, "download") != 0) {
         return;
     }
 

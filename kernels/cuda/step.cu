@@ -79,7 +79,8 @@ vlm_cuda_step_upload(vlm_queue_t *q, vlm_step_t *step,
     step_data_t      *d;
     const int32_t    *positions;
 
-    if (vlm_cuda_begin(q) != 0) {
+    if (vlm_cuda_begin(q) != 0 || vlm_cuda_ungraphed(q, "step_upload") != 0)
+    {
         return -1;
     }
 
@@ -275,21 +276,14 @@ step_room(vlm_queue_t *q, step_data_t *d, size_t size)
 static int
 step_grow(vlm_queue_t *q, step_data_t *d, size_t size)
 {
-    if (d->pinned != NULL) {
-        (void) cudaFreeHost(d->pinned);
-    }
-
+    vlm_cuda_pinned_free(q->dev, d->pinned);
     vlm_cuda_free(q->dev, d->device);
 
     d->size = 0;
-    d->pinned = NULL;
+    d->pinned = (int32_t *) vlm_cuda_pinned_alloc(q->dev, size);
     d->device = (char *) vlm_cuda_alloc(q->dev, size);
 
-    if (d->device == NULL
-        || cudaMallocHost((void **) &d->pinned, size) != cudaSuccess)
-    {
-        (void) cudaGetLastError();
-        d->pinned = NULL;
+    if (d->device == NULL || d->pinned == NULL) {
         vlm_cuda_fail(q, "step_upload: no memory for %zu bytes of tables",
                       size);
         return -1;
@@ -317,10 +311,7 @@ static void
 step_close(vlm_device_t *dev, step_data_t *d)
 {
     vlm_cuda_free(dev, d->device);
-
-    if (d->pinned != NULL) {
-        (void) cudaFreeHost(d->pinned);
-    }
+    vlm_cuda_pinned_free(dev, d->pinned);
 
     (void) cudaEventDestroy(d->copied);
     free(d);

@@ -21,6 +21,7 @@ typedef struct {
                                            float32, not bfloat16 */
     int                 deterministic;  /* a row's result does not depend on
                                            the rows beside it */
+    int                 no_graphs;      /* each operation by its own calls */
 } vlm_cuda_options_t;
 
 

@@ -409,7 +409,7 @@ test_same(rigs_t *rigs)
     size_t              size;
     text_t              t;
     uint64_t            seed = 3;
-    vlm_cuda_options_t  opt = { 0, 1 };
+    vlm_cuda_options_t  opt = { 0, 1, 0 };
 
     t.dim = 64;
     t.heads = 4;

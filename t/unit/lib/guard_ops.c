@@ -533,6 +533,25 @@ guard_patchify(vlm_queue_t *queue, const vlm_tensor_t *y, const uint8_t *rgb,
 }
 
 
+static int
+guard_graph_begin(vlm_queue_t *queue, const vlm_step_t *step, uint64_t work)
+{
+    guard_queue_t  *q = (guard_queue_t *) queue;
+
+    return q->g->real->graph_begin(q->real, real_step(q->g, step,
+                                                      "graph_begin"), work);
+}
+
+
+static int
+guard_graph_end(vlm_queue_t *queue, char *err, size_t errlen)
+{
+    guard_queue_t  *q = (guard_queue_t *) queue;
+
+    return q->g->real->graph_end(q->real, err, errlen);
+}
+
+
 static void
 guard_sample(vlm_queue_t *queue, const vlm_tensor_t *logits,
     const vlm_sample_t *params, vlm_sampled_t *out)
@@ -564,6 +583,12 @@ guard_operations(const guard_t *g, vlm_ops_t *ops)
     ops->record = guard_record;
     ops->wait = guard_wait;
     ops->reached = g->real->reached;
+
+    if (g->real->graph_begin != NULL) {
+        ops->graph_begin = guard_graph_begin;
+        ops->graph_end = guard_graph_end;
+    }
+
     ops->weight_create = guard_weight_create;
     ops->weight_destroy = guard_weight_destroy;
     ops->kv_block_bytes = guard_kv_block_bytes;
