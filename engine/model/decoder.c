@@ -1,10 +1,15 @@
 
-/* The decoder: work space for max_rows rows, the KV pool, and a step. */
+/*
+ * The decoder: work space for max_rows rows, the KV pool, and a step.  On a
+ * device that records work, steps of answers have few sizes (padding.c).
+ */
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/model/internal.h"
+#include "engine/model/padding.h"
 
 
 struct vlm_decoder_s {
@@ -17,6 +22,8 @@ struct vlm_decoder_s {
     int32_t            *identity;           /* 0, 1 ... for scatter() */
     vlm_kv_t           *kv;                 /* [layers] */
     vlm_step_t          step;
+    uint64_t            number;             /* of decoders so far: its work */
+    vlm_padding_t       padding;            /* if the device records */
 
     vlm_tensor_t        x;
     vlm_tensor_t        h;                  /* normed; attention's result */
@@ -33,10 +40,16 @@ static int decoder_check(const vlm_decoder_t *d,
     const vlm_decode_batch_t *batch, vlm_error_t *err);
 static int decoder_check_lists(const vlm_decoder_t *d,
     const vlm_decode_batch_t *batch, vlm_error_t *err);
+static int is_identity(const int32_t *list, int32_t n);
+static void decoder_again(vlm_decoder_t *d, const vlm_decode_batch_t *batch);
+static void decoder_forward(vlm_decoder_t *d,
+    const vlm_decode_batch_t *batch);
 static void decoder_embed(vlm_decoder_t *d, const vlm_decode_batch_t *batch);
 static void decoder_layer(vlm_decoder_t *d, int32_t n, int32_t number);
-static void decoder_head(vlm_decoder_t *d, const vlm_decode_batch_t *batch,
-    vlm_tensor_t *logits);
+static void decoder_head(vlm_decoder_t *d, const vlm_decode_batch_t *batch);
+
+
+static atomic_uint_fast64_t  decoders;
 
 
 uint64_t
@@ -90,6 +103,18 @@ vlm_decoder_create(const vlm_model_t *m, vlm_queue_t *q, int32_t nblocks,
 
     for (i = 0; i < max_rows; i++) {
         d->identity[i] = i;
+    }
+
+    d->number = atomic_fetch_add(&decoders, 1);
+
+    if (m->ops->graph_begin != NULL
+        && vlm_padding_init(&d->padding,
+                            max_out < max_rows ? max_out : max_rows,
+                            m->text_rope.naxes, nblocks, err)
+           == VLM_ERROR)
+    {
+        vlm_decoder_free(d);
+        return NULL;
     }
 
     if (decoder_memory(d, err) == VLM_ERROR
@@ -147,19 +172,23 @@ static int
 decoder_kv(vlm_decoder_t *d, vlm_error_t *err)
 {
     size_t              size;
-    int32_t             i;
+    int32_t             i, nblocks;
     const vlm_model_t  *m;
 
     m = d->model;
 
-    size = vlm_mul((size_t) d->nblocks,
+    /* one more: of rows that only make a step larger */
+
+    nblocks = d->nblocks + (m->ops->graph_begin != NULL);
+
+    size = vlm_mul((size_t) nblocks,
                    m->ops->kv_block_bytes(m->dev, d->block_size,
                                           m->config.kv_heads,
                                           m->config.head_dim));
 
     for (i = 0; i < m->config.layers; i++) {
         d->kv[i].device = m->dev;
-        d->kv[i].nblocks = d->nblocks;
+        d->kv[i].nblocks = nblocks;
         d->kv[i].block_size = d->block_size;
         d->kv[i].kv_heads = m->config.kv_heads;
         d->kv[i].head_dim = m->config.head_dim;
@@ -168,7 +197,7 @@ decoder_kv(vlm_decoder_t *d, vlm_error_t *err)
         if (d->kv[i].data == NULL) {
             return vlm_fail(err, 500, NULL, "no memory for keys and values: "
                             "%d blocks of %d positions, %zu bytes in each of "
-                            "%d layers", d->nblocks, d->block_size, size,
+                            "%d layers", nblocks, d->block_size, size,
                             m->config.layers);
         }
     }
@@ -203,6 +232,7 @@ vlm_decoder_free(vlm_decoder_t *d)
     vlm_tensor_free(m, &d->out);
     vlm_tensor_free(m, &d->logits);
 
+    vlm_padding_free(&d->padding);
     free(d->identity);
     free(d->kv);
     free(d);
@@ -213,8 +243,10 @@ int
 vlm_decoder_step(vlm_decoder_t *d, const vlm_decode_batch_t *batch,
     vlm_tensor_t *logits, vlm_error_t *err)
 {
-    int32_t             i;
-    const vlm_model_t  *m;
+    int                        again;
+    vlm_decode_batch_t         padded;
+    const vlm_model_t         *m;
+    const vlm_decode_batch_t  *run;
 
     m = d->model;
 
@@ -224,7 +256,23 @@ vlm_decoder_step(vlm_decoder_t *d, const vlm_decode_batch_t *batch,
         return VLM_ERROR;
     }
 
-    if (m->ops->step_upload(d->queue, &d->step, &batch->step, &m->text_rope)
+    again = m->ops->graph_begin != NULL && m->trace == NULL
+            && vlm_padding_fits(&d->padding, batch)
+            && is_identity(batch->out_rows, batch->nout);
+    run = batch;
+
+    if (again) {
+        if (vlm_padding_fill(&d->padding, batch, d->block_size, &padded, err)
+            == VLM_ERROR)
+        {
+            return VLM_ERROR;
+        }
+
+        padded.out_rows = d->identity;
+        run = &padded;
+    }
+
+    if (m->ops->step_upload(d->queue, &d->step, &run->step, &m->text_rope)
         != 0)
     {
         /* why is in the queue */
@@ -235,15 +283,55 @@ vlm_decoder_step(vlm_decoder_t *d, const vlm_decode_batch_t *batch,
                           batch->step.nrows);
     }
 
+    if (again) {
+        decoder_again(d, run);
+
+    } else {
+        decoder_forward(d, run);
+    }
+
+    *logits = vlm_rows(&d->logits, 0, batch->nout);
+
+    return VLM_OK;
+}
+
+
+/* recorded before, or now, or not to be recorded */
+
+static void
+decoder_again(vlm_decoder_t *d, const vlm_decode_batch_t *batch)
+{
+    char              why[256];
+    const vlm_ops_t  *ops;
+
+    ops = d->model->ops;
+
+    if (ops->graph_begin(d->queue, &d->step, d->number) == 1) {
+        return;
+    }
+
+    decoder_forward(d, batch);
+
+    if (ops->graph_end(d->queue, why, sizeof(why)) != 0) {
+        vlm_log(VLM_LOG_WARN, "steps of %d rows are not recorded: %s",
+                batch->step.nrows, why);
+        decoder_forward(d, batch);
+    }
+}
+
+
+static void
+decoder_forward(vlm_decoder_t *d, const vlm_decode_batch_t *batch)
+{
+    int32_t  i;
+
     decoder_embed(d, batch);
 
-    for (i = 0; i < m->config.layers; i++) {
+    for (i = 0; i < d->model->config.layers; i++) {
         decoder_layer(d, batch->step.nrows, i);
     }
 
-    decoder_head(d, batch, logits);
-
-    return VLM_OK;
+    decoder_head(d, batch);
 }
 
 
@@ -406,32 +494,52 @@ decoder_layer(vlm_decoder_t *d, int32_t n, int32_t number)
 }
 
 
+static int
+is_identity(const int32_t *list, int32_t n)
+{
+    int32_t  i;
+
+    for (i = 0; i < n; i++) {
+        if (list[i] != i) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
 /* the final norm of the wanted rows alone */
 
 static void
-decoder_head(vlm_decoder_t *d, const vlm_decode_batch_t *batch,
-    vlm_tensor_t *logits)
+decoder_head(vlm_decoder_t *d, const vlm_decode_batch_t *batch)
 {
-    vlm_tensor_t        x, out;
+    vlm_tensor_t        x, out, logits;
     const vlm_ops_t    *ops;
     const vlm_model_t  *m;
-
-    m = d->model;
-    ops = m->ops;
-
-    *logits = vlm_rows(&d->logits, 0, batch->nout);
 
     if (batch->nout == 0) {
         return;
     }
 
+    m = d->model;
+    ops = m->ops;
+
     x = vlm_rows(&d->x, 0, batch->step.nrows);
     out = vlm_rows(&d->out, 0, batch->nout);
+    logits = vlm_rows(&d->logits, 0, batch->nout);
 
-    ops->gather(d->queue, &out, &x, batch->out_rows, batch->nout);
-    ops->norm(d->queue, &out, &out, m->weights.norm.gain, NULL,
+    if (is_identity(batch->out_rows, batch->nout)) {
+        x = vlm_rows(&d->x, 0, batch->nout);
+
+    } else {
+        ops->gather(d->queue, &out, &x, batch->out_rows, batch->nout);
+        x = out;
+    }
+
+    ops->norm(d->queue, &out, &x, m->weights.norm.gain, NULL,
               (float) m->config.eps, VLM_NORM_RMS);
-    ops->linear(d->queue, logits, &out,
+    ops->linear(d->queue, &logits, &out,
                 m->tied ? &m->weights.embed : &m->weights.head,
                 VLM_ACT_NONE, NULL);
 }
