@@ -1,5 +1,8 @@
 
-/* the shim itself: blocks, barriers, shuffles, shared memory, streams */
+/*
+ * The shim itself: blocks, barriers, shuffles, shared memory, streams,
+ * graphs.
+ */
 
 #include <string.h>
 
@@ -280,12 +283,127 @@ test_streams(void)
 }
 
 
+/* 1 and 2 are captured and run with every launch, 3 runs once */
+
+static void
+test_graphs(void)
+{
+    int               i, number, good;
+    uint64_t          seed, calls;
+    vlm_emu_graph_t   g, exec;
+    vlm_emu_stream_t  s;
+
+    static const int  expected[] = { 3, 1, 2, 1, 2 };
+
+    good = 0;
+
+    for (seed = 0; seed < 20; seed++) {
+        vlm_emu_seed(seed);
+        memset(out, 0, sizeof(out));
+        vlm_emu_stream_create(&s, 0, 0);
+
+        number = 3;
+        vlm_emu_enqueue(s, append, &number, sizeof(number));
+
+        vlm_emu_capture_begin(s, 0);
+
+        for (number = 1; number <= 2; number++) {
+            vlm_emu_enqueue(s, append, &number, sizeof(number));
+        }
+
+        good += vlm_emu_capture_end(s, &g) == 0;
+        good += vlm_emu_graph_instantiate(&exec, g, 0) == 0;
+        vlm_emu_graph_destroy(g);
+
+        calls = vlm_emu_calls();
+        vlm_emu_graph_launch(exec, s);
+        vlm_emu_graph_launch(exec, s);
+        good += vlm_emu_calls() - calls == 2;
+
+        vlm_emu_graph_destroy(exec);
+        vlm_emu_stream_sync(s);
+        good += out[0] == 5;
+
+        for (i = 0; i < 5; i++) {
+            good += out[1 + i] == expected[i];
+        }
+
+        vlm_emu_stream_destroy(s);
+    }
+
+    tap_is(good, 20 * 9, "graphs run again, in order");
+}
+
+
+/* what breaks a capture, and what does not */
+
+static void
+test_captures(void)
+{
+    int               i, rc, number;
+    void             *p;
+    vlm_emu_event_t   e;
+    vlm_emu_graph_t   g;
+    vlm_emu_stream_t  s, other;
+
+    static const char  *what[] = {
+        "waiting for the stream", "waiting for the device", "memory",
+        "pinned memory", "an event", "waiting for an event", "a capture in it"
+    };
+
+    vlm_emu_stream_create(&s, 0, 0);
+    vlm_emu_stream_create(&other, 0, 0);
+    vlm_emu_event_create(&e, 0);
+    number = 1;
+
+    for (i = 0; i < 7; i++) {
+        vlm_emu_capture_begin(s, 0);
+
+        rc = i == 0 ? vlm_emu_stream_sync(s)
+             : i == 1 ? vlm_emu_device_sync()
+             : i == 2 ? vlm_emu_malloc(&p, 16)
+             : i == 3 ? vlm_emu_malloc_host(&p, 16)
+             : i == 4 ? vlm_emu_event_record(e, s)
+             : i == 5 ? vlm_emu_stream_wait(s, e, 0)
+             : vlm_emu_capture_begin(s, 0);
+
+        tap_is(rc, VLM_EMU_CAPTURING, "%s is refused", what[i]);
+
+        if (i == 6) {
+            tap_is(vlm_emu_capture_end(s, &g), 0, "the first goes on");
+            vlm_emu_graph_destroy(g);
+            break;
+        }
+
+        tap_is(vlm_emu_enqueue(s, append, &number, sizeof(number)),
+               VLM_EMU_BROKEN, "and breaks the capture");
+        tap_is(vlm_emu_capture_end(s, &g), VLM_EMU_BROKEN, "and its end");
+        tap_ok(g == NULL, "without a graph");
+    }
+
+    vlm_emu_capture_begin(s, 0);
+    vlm_emu_enqueue(other, append, &number, sizeof(number));
+    tap_is(vlm_emu_stream_sync(other), 0, "another stream is waited for");
+    tap_is(vlm_emu_capture_end(s, &g), 0, "beside a capture");
+    vlm_emu_graph_destroy(g);
+
+    tap_is(vlm_emu_capture_end(s, &g), VLM_EMU_INVALID, "no capture to end");
+    tap_is(vlm_emu_last_error(), 0, "nothing of it stays");
+
+    vlm_emu_event_destroy(e);
+    vlm_emu_stream_destroy(s);
+    vlm_emu_stream_destroy(other);
+}
+
+
 int
 main(void)
 {
     test_blocks();
     test_broken();
     test_streams();
+    test_graphs();
+    test_captures();
 
     return tap_done();
 }
