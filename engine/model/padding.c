@@ -89,12 +89,29 @@ padded_rows(int32_t n, int32_t most)
 }
 
 
-/* what the longest sequence needs, up to a power of two */
+/* up to a power of two */
+
+int32_t
+vlm_padding_blocks(int32_t need)
+{
+    int32_t  blocks;
+
+    blocks = LEAST_BLOCKS;
+
+    while (blocks < need) {
+        blocks *= 2;
+    }
+
+    return blocks;
+}
+
+
+/* of the longest sequence */
 
 static int32_t
 padded_blocks(const vlm_step_host_t *step, int32_t block_size)
 {
-    int32_t  s, need, blocks;
+    int32_t  s, need;
 
     need = 0;
 
@@ -104,13 +121,7 @@ padded_blocks(const vlm_step_host_t *step, int32_t block_size)
         }
     }
 
-    blocks = LEAST_BLOCKS;
-
-    while (blocks < need) {
-        blocks *= 2;
-    }
-
-    return blocks;
+    return vlm_padding_blocks(need);
 }
 
 

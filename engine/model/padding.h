@@ -24,6 +24,9 @@ typedef struct {
 } vlm_padding_t;
 
 
+/* blocks that a sequence has then, if it needs so many */
+int32_t vlm_padding_blocks(int32_t need);
+
 int vlm_padding_init(vlm_padding_t *p, int32_t most, int32_t naxes,
     int32_t spare, vlm_error_t *err);
 void vlm_padding_free(vlm_padding_t *p);

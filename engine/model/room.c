@@ -7,16 +7,17 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/model/padding.h"
 #include "engine/model/vision.h"
 
 
 static size_t room_tensor(int64_t rows, int64_t cols, vlm_dtype_t dtype);
 static int32_t room_patches(const vlm_model_t *m, uint64_t pixels);
 static int64_t room_encoder_width(const vlm_config_t *c);
-static void room_limits(const vlm_model_t *m, const vlm_room_conf_t *conf,
-    int32_t patches, vlm_room_t *room);
-static uint64_t room_decoder(const vlm_model_t *m, const vlm_ops_t *ops,
-    const vlm_room_conf_t *conf);
+static void room_limits(const vlm_model_t *m, const vlm_ops_t *ops,
+    const vlm_room_conf_t *conf, int32_t patches, vlm_room_t *room);
+static uint64_t room_decoder(const vlm_model_t *m, vlm_device_t *dev,
+    const vlm_ops_t *ops, const vlm_room_conf_t *conf);
 static uint64_t room_encoder(const vlm_model_t *m, const vlm_ops_t *ops);
 static uint64_t room_job(const vlm_model_t *m, vlm_device_t *dev,
     const vlm_ops_t *ops, int32_t patches, int32_t pictures);
@@ -35,9 +36,9 @@ vlm_model_room(const vlm_model_t *m, vlm_device_t *dev, const vlm_ops_t *ops,
     memset(room, 0, sizeof(*room));
 
     patches = room_patches(m, conf->high ? m->high_pixels : m->auto_pixels);
-    room_limits(m, conf, patches, room);
+    room_limits(m, ops, conf, patches, room);
 
-    room->decoder = room_decoder(m, ops, conf)
+    room->decoder = room_decoder(m, dev, ops, conf)
                     + ops->queue_bytes(dev, &room->decoder_limits);
     room->encoder = room_encoder(m, ops)
                     + ops->queue_bytes(dev, &room->encoder_limits);
@@ -68,8 +69,8 @@ room_tensor(int64_t rows, int64_t cols, vlm_dtype_t dtype)
 
 
 static void
-room_limits(const vlm_model_t *m, const vlm_room_conf_t *conf,
-    int32_t patches, vlm_room_t *room)
+room_limits(const vlm_model_t *m, const vlm_ops_t *ops,
+    const vlm_room_conf_t *conf, int32_t patches, vlm_room_t *room)
 {
     int64_t              adjusts;
     vlm_limits_t        *l;
@@ -85,6 +86,11 @@ room_limits(const vlm_model_t *m, const vlm_room_conf_t *conf,
     l->rows = conf->rows;
     l->seqs = conf->seqs;
     l->blocks = (conf->context + conf->block_size - 1) / conf->block_size;
+
+    if (ops->graph_begin != NULL) {
+        l->blocks = vlm_padding_blocks(l->blocks);
+    }
+
     l->block_size = conf->block_size;
     l->heads = c->heads;
     l->head_dim = c->head_dim;
@@ -103,16 +109,22 @@ room_limits(const vlm_model_t *m, const vlm_room_conf_t *conf,
 
 
 static uint64_t
-room_decoder(const vlm_model_t *m, const vlm_ops_t *ops,
+room_decoder(const vlm_model_t *m, vlm_device_t *dev, const vlm_ops_t *ops,
     const vlm_room_conf_t *conf)
 {
     int64_t              q;
+    uint64_t             spare;
     const vlm_config_t  *c;
 
     c = &m->config;
     q = (int64_t) c->heads * c->head_dim;
 
-    return room_tensor(conf->rows, c->hidden, ops->act_dtype)
+    /* a block of its own */
+
+    spare = ops->graph_begin != NULL
+            ? vlm_decoder_block_bytes(m, dev, ops, conf->block_size) : 0;
+
+    return spare + room_tensor(conf->rows, c->hidden, ops->act_dtype)
            + room_tensor(conf->rows, most(c->hidden, q), ops->act_dtype)
            + room_tensor(conf->rows, q + 2 * (int64_t) c->kv_heads
                                          * c->head_dim, ops->act_dtype)

@@ -276,7 +276,7 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_need_t *need,
 
     if (conf->device_memory != 0) {
         mem->available = conf->device_memory;
-        mem->work += DEVICE_WORK + block_bytes;     /* the decoder's own */
+        mem->work += DEVICE_WORK;
 
     } else {
         mem->available = mem_available();
