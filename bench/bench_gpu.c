@@ -2,8 +2,8 @@
 /*
  * The CUDA device at the shapes of known models, random weights: decoding in
  * per cent of a measured copy, prompts and vision towers in per cent of what
- * the library does for products of the same shapes, decoding beside an
- * encoder.
+ * the library does for products of the same shapes (quantised: with what is
+ * around them), decoding beside an encoder.
  *
  * usage: bench_gpu [-s seconds a line] [-f text in a line]
  *        bench_gpu --dry   the shim with tiny shapes: does it run at all?
@@ -127,7 +127,7 @@ report_flops(model_t *m, const char *name, double products, double flops)
     attention = best_time(m, attention_pass);
     library = products / m->layers / best_time(m, product_pass);
 
-    printf("%-26s %8.2f ms %6.1f TFLOP/s  %5.1f %% of the products' %.1f, "
+    printf("%-30s %8.2f ms %6.1f TFLOP/s  %5.1f %% of the products' %.1f, "
            "attention %.2f ms\n", name, time * 1e3, flops / time / 1e12,
            flops / time / library * 100, library / 1e12, attention * 1e3);
 
@@ -179,7 +179,7 @@ fits(const bench_t *b, const char *name, double bytes)
         return 1;
     }
 
-    printf("%-26s left out: about %.1f GB are needed, %.1f of %.1f are left\n",
+    printf("%-30s left out: about %.1f GB are needed, %.1f of %.1f are left\n",
            name, bytes / 1e9, (double) left / 1e9, (double) total / 1e9);
 
     return 0;
@@ -216,14 +216,46 @@ vision_bytes(const vision_shape_t *v)
 }
 
 
+static const char  *quant_names[] = { "", " int8", " fp8" };
+
+
+/* not every device has every kind */
+
+static int
+has_quant(bench_t *b, vlm_quant_t quant)
+{
+    char               err[256];
+    vlm_weight_t       w;
+    vlm_host_matrix_t  m;
+
+    m.data = b->random;
+    m.dtype = VLM_BF16;
+    m.rows = 16;
+    m.cols = 16;
+
+    if (b->ops->weight_create(b->dev, &w, VLM_WEIGHT_PLAIN, quant, &m, NULL,
+                              1, err, sizeof(err))
+        != 0)
+    {
+        printf("%s\n", err);
+        return 0;
+    }
+
+    b->ops->weight_destroy(&w);
+
+    return 1;
+}
+
+
 static void
-bench_decode(bench_t *b, const text_shape_t *t, int batch)
+bench_decode(bench_t *b, const text_shape_t *t, vlm_quant_t quant, int batch)
 {
     char     name[64];
     double   time, bytes;
     model_t  m;
 
-    snprintf(name, sizeof(name), "%s decode %d", t->name, batch);
+    snprintf(name, sizeof(name), "%s decode %d%s", t->name, batch,
+             quant_names[quant]);
 
     if (!wanted(b, name)
         || !fits(b, name, text_bytes(t, batch, 1, CONTEXT)))
@@ -231,12 +263,12 @@ bench_decode(bench_t *b, const text_shape_t *t, int batch)
         return;
     }
 
-    text_open(&m, b, t, batch, 1, CONTEXT);
+    text_open(&m, b, t, quant, batch, 1, CONTEXT);
     time = best_time(&m, text_pass);
     bytes = m.weight_bytes + (double) batch * CONTEXT * t->layers
                              * t->kv_heads * t->dim * 2 * 2;
 
-    printf("%-26s %8.2f ms %8.0f GB/s  %5.1f %% of the copy %8.0f tok/s\n",
+    printf("%-30s %8.2f ms %8.0f GB/s  %5.1f %% of the copy %8.0f tok/s\n",
            name, time * 1e3, bytes / time / 1e9, bytes / time / b->copy * 100,
            batch / time);
     model_close(&m);
@@ -256,10 +288,10 @@ bench_prefill(bench_t *b, const text_shape_t *t, int rows)
         return;
     }
 
-    text_open(&m, b, t, 1, rows, 0);
+    text_open(&m, b, t, VLM_QUANT_NONE, 1, rows, 0);
 
-    /* two bytes a weight; half of all pairs of rows attend */
-    products = (m.weight_bytes - (double) t->vocab * t->hidden * 2) * rows;
+    /* half of all pairs of rows attend */
+    products = 2 * (m.weights - (double) t->vocab * t->hidden) * rows;
     attention = 2.0 * t->layers * t->heads * t->dim * (double) rows * rows;
 
     (void) report_flops(&m, name, products, products + attention);
@@ -268,26 +300,29 @@ bench_prefill(bench_t *b, const text_shape_t *t, int rows)
 
 
 static void
-bench_vision(bench_t *b, const vision_shape_t *v)
+bench_vision(bench_t *b, const vision_shape_t *v, vlm_quant_t quant)
 {
     char     name[64];
     double   time, products, attention;
     model_t  m;
 
-    snprintf(name, sizeof(name), "%s %d x %d", v->name, v->pictures, v->rows);
+    snprintf(name, sizeof(name), "%s %d x %d%s", v->name, v->pictures,
+             v->rows, quant_names[quant]);
 
-    if (!wanted(b, name) || !fits(b, name, vision_bytes(v))) {
+    if (!wanted(b, name) || !has_quant(b, quant)
+        || !fits(b, name, vision_bytes(v)))
+    {
         return;
     }
 
-    vision_open(&m, b, v);
+    vision_open(&m, b, v, quant);
 
-    products = m.weight_bytes * v->rows * v->pictures;
+    products = 2 * m.weights * v->rows * v->pictures;
     attention = 4.0 * v->layers * v->heads * v->dim * v->pictures
                 * (double) v->rows * v->rows;
 
     time = report_flops(&m, name, products, products + attention);
-    printf("%-26s %8.2f ms\n", "  a picture", time * 1e3 / v->pictures);
+    printf("%-30s %8.2f ms\n", "  a picture", time * 1e3 / v->pictures);
     model_close(&m);
 }
 
@@ -347,7 +382,7 @@ percentiles(model_t *m, const char *name)
 
     qsort(t, n, sizeof(double), compare);
 
-    printf("%-26s %8.2f ms median %8.2f ms p95 %8.2f ms most\n", name,
+    printf("%-30s %8.2f ms median %8.2f ms p95 %8.2f ms most\n", name,
            t[n / 2] * 1e3, t[n * 95 / 100] * 1e3, t[n - 1] * 1e3);
 }
 
@@ -365,8 +400,8 @@ bench_beside(bench_t *b, const text_shape_t *t, const vision_shape_t *v)
     }
 
     memset(&e, 0, sizeof(encoder_t));
-    text_open(&m, b, t, 8, 1, CONTEXT);
-    vision_open(&e.m, b, v);
+    text_open(&m, b, t, VLM_QUANT_NONE, 8, 1, CONTEXT);
+    vision_open(&e.m, b, v, VLM_QUANT_NONE);
 
     text_pass(&m);
     finish(&m);
@@ -383,7 +418,7 @@ bench_beside(bench_t *b, const text_shape_t *t, const vision_shape_t *v)
     pthread_join(thread, NULL);
     time = now() - start;
 
-    printf("%-26s %8.1f pictures/s meanwhile\n", v->name,
+    printf("%-30s %8.1f pictures/s meanwhile\n", v->name,
            (double) e.passes * v->pictures / time);
 
     model_close(&m);
@@ -396,10 +431,13 @@ bench_tiny(bench_t *b)
 {
     fill_random(b, 64 * 1024);
     measure_copy(b);
-    bench_decode(b, &tiny_text, 1);
-    bench_decode(b, &tiny_text, 3);
+    bench_decode(b, &tiny_text, VLM_QUANT_NONE, 1);
+    bench_decode(b, &tiny_text, VLM_QUANT_NONE, 3);
+    bench_decode(b, &tiny_text, VLM_QUANT_INT8, 3);
     bench_prefill(b, &tiny_text, 33);
-    bench_vision(b, &tiny_vision);
+    bench_vision(b, &tiny_vision, VLM_QUANT_NONE);
+    bench_vision(b, &tiny_vision, VLM_QUANT_INT8);
+    bench_vision(b, &tiny_vision, VLM_QUANT_FP8);
     bench_beside(b, &tiny_text, &tiny_vision);
 }
 
@@ -414,15 +452,19 @@ bench_all(bench_t *b)
     measure_copy(b);
 
     for (i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        bench_decode(b, &texts[i], 1);
-        bench_decode(b, &texts[i], 8);
-        bench_decode(b, &texts[i], 64);
+        bench_decode(b, &texts[i], VLM_QUANT_NONE, 1);
+        bench_decode(b, &texts[i], VLM_QUANT_INT8, 1);
+        bench_decode(b, &texts[i], VLM_QUANT_NONE, 8);
+        bench_decode(b, &texts[i], VLM_QUANT_INT8, 8);
+        bench_decode(b, &texts[i], VLM_QUANT_NONE, 64);
         bench_prefill(b, &texts[i], 512);
         bench_prefill(b, &texts[i], 2048);
     }
 
     for (i = 0; i < sizeof(visions) / sizeof(visions[0]); i++) {
-        bench_vision(b, &visions[i]);
+        bench_vision(b, &visions[i], VLM_QUANT_NONE);
+        bench_vision(b, &visions[i], VLM_QUANT_INT8);
+        bench_vision(b, &visions[i], VLM_QUANT_FP8);
     }
 
     bench_beside(b, &texts[0], &visions[0]);

@@ -55,6 +55,7 @@ typedef struct {
     vlm_tensor_t        x, h, qkv, wide, both, out, logits, table;
     void               *kv;
     size_t              kv_bytes;       /* of a layer */
+    double              weights;        /* values, and bytes of them */
     double              weight_bytes;
 
     const text_shape_t   *text;
@@ -166,7 +167,7 @@ fill_random(bench_t *b, size_t n)
 
 
 static vlm_weight_t
-weight(model_t *m, int64_t n, int64_t k, int gated)
+weight(model_t *m, int64_t n, int64_t k, int gated, vlm_quant_t quant)
 {
     char               err[256];
     bench_t           *b = m->b;
@@ -182,15 +183,16 @@ weight(model_t *m, int64_t n, int64_t k, int gated)
     if ((size_t) (n * k) > b->nrandom
         || b->ops->weight_create(b->dev, &w,
                                  gated ? VLM_WEIGHT_GATED : VLM_WEIGHT_PLAIN,
-                                 VLM_QUANT_NONE,
-                                 parts, NULL, gated ? 2 : 1, err,
+                                 quant, parts, NULL, gated ? 2 : 1, err,
                                  sizeof(err))
            != 0)
     {
         stop("weight", err);
     }
 
-    m->weight_bytes += (double) (n * k) * 2;
+    m->weights += (double) (n * k);
+    m->weight_bytes += (double) (n * k)
+                       * (double) vlm_dtype_size(w.dtype);
 
     return w;
 }
@@ -198,7 +200,7 @@ weight(model_t *m, int64_t n, int64_t k, int gated)
 
 static void
 make_layers(model_t *m, int64_t width, int64_t qkv, int64_t attn,
-    int64_t inter, int gated)
+    int64_t inter, int gated, vlm_quant_t quant)
 {
     int       i;
     float    *ones;
@@ -207,10 +209,11 @@ make_layers(model_t *m, int64_t width, int64_t qkv, int64_t attn,
     m->layer = memory((size_t) m->layers * sizeof(layer_t));
 
     for (i = 0; i < m->layers; i++) {
-        m->layer[i].qkv = weight(m, qkv, width, 0);
-        m->layer[i].out = weight(m, width, attn, 0);
-        m->layer[i].up = weight(m, gated ? 2 * inter : inter, width, gated);
-        m->layer[i].down = weight(m, width, inter, 0);
+        m->layer[i].qkv = weight(m, qkv, width, 0, quant);
+        m->layer[i].out = weight(m, width, attn, 0, quant);
+        m->layer[i].up = weight(m, gated ? 2 * inter : inter, width, gated,
+                                quant);
+        m->layer[i].down = weight(m, width, inter, 0, quant);
     }
 
     ones = memory((size_t) width * sizeof(float));
@@ -270,8 +273,8 @@ make_step(model_t *m, int nseqs, int rows, int context)
 
 
 static void
-text_open(model_t *m, bench_t *b, const text_shape_t *t, int nseqs, int rows,
-    int context)
+text_open(model_t *m, bench_t *b, const text_shape_t *t, vlm_quant_t quant,
+    int nseqs, int rows, int context)
 {
     int      i;
     int64_t  all, n;
@@ -284,8 +287,9 @@ text_open(model_t *m, bench_t *b, const text_shape_t *t, int nseqs, int rows,
     all = (int64_t) (t->heads + 2 * t->kv_heads) * t->dim;
     n = (int64_t) nseqs * rows;
 
-    make_layers(m, t->hidden, all, (int64_t) t->heads * t->dim, t->inter, 1);
-    m->head = weight(m, t->vocab, t->hidden, 0);
+    make_layers(m, t->hidden, all, (int64_t) t->heads * t->dim, t->inter, 1,
+                quant);
+    m->head = weight(m, t->vocab, t->hidden, 0, VLM_QUANT_NONE);
     make_step(m, nseqs, rows, context);
 
     m->rope.npairs = t->dim / 2;
@@ -371,7 +375,8 @@ text_pass(model_t *m)
 
 
 static void
-vision_open(model_t *m, bench_t *b, const vision_shape_t *v)
+vision_open(model_t *m, bench_t *b, const vision_shape_t *v,
+    vlm_quant_t quant)
 {
     int      i;
     int64_t  n, all;
@@ -384,7 +389,7 @@ vision_open(model_t *m, bench_t *b, const vision_shape_t *v)
     n = (int64_t) v->rows * v->pictures;
     all = (int64_t) v->heads * v->dim;
 
-    make_layers(m, v->width, 3 * all, all, v->inter, 0);
+    make_layers(m, v->width, 3 * all, all, v->inter, 0, quant);
 
     m->start = memory((v->pictures + 1) * sizeof(int32_t));
 
