@@ -24,6 +24,8 @@ static void compute_reuse(vlm_engine_t *e);
 static void compute_end(vlm_engine_t *e, vlm_work_t *w, int result);
 static void compute_done(vlm_engine_t *e, vlm_work_t *w);
 static void compute_gauges(vlm_engine_t *e);
+static void compute_lost(vlm_engine_t *e);
+static vlm_work_t *compute_any(vlm_engine_t *e);
 
 
 void *
@@ -69,14 +71,72 @@ vlm_compute_main(void *data)
         idle = idle && (rc == VLM_AGAIN);
 
         if (vlm_device_lost(e)) {
-            vlm_fail(&err, 500, NULL, "device %s is lost: the engine must "
-                     "be started again", e->ops->name);
-            vlm_mail_state(e, VLM_STATE_FAILED, &err);
+            compute_lost(e);
             break;
         }
     }
 
     return NULL;
+}
+
+
+/*
+ * Nothing can be computed any more.  All requests fail, those too that come
+ * from the image pool yet, until the front ends the engine.
+ */
+
+static void
+compute_lost(vlm_engine_t *e)
+{
+    int           stop;
+    vlm_req_t    *list;
+    vlm_work_t   *w;
+    vlm_error_t   err;
+
+    vlm_fail(&err, 503, NULL, "device %s is lost: the engine must be started "
+             "again", e->ops->name);
+
+    for (w = compute_any(e); w != NULL; w = compute_any(e)) {
+        vlm_compute_fail(e, w, &err);
+    }
+
+    compute_gauges(e);
+    vlm_mail_state(e, VLM_STATE_FAILED, &err);
+
+    do {
+        list = vlm_inbox_take(&e->inbox, -1, &stop);
+
+        while (list != NULL) {
+            w = list->work;
+            list = list->next;
+            w->decoding = 0;
+
+            if (w->ended) {
+                vlm_mail_final(e, w->req, w->result);
+
+            } else {
+                vlm_compute_fail(e, w, &err);
+            }
+        }
+
+    } while (!stop);
+}
+
+
+/* one that runs or waits */
+
+static vlm_work_t *
+compute_any(vlm_engine_t *e)
+{
+    vlm_seq_t  *seq;
+
+    seq = e->sched.nrunning > 0 ? e->sched.running[0] : e->sched.preempted;
+
+    if (seq == NULL && e->sched.waiting.n > 0) {
+        seq = vlm_queue_list(&e->sched.waiting)[0];
+    }
+
+    return seq != NULL ? ((vlm_choice_t *) seq)->work : NULL;
 }
 
 

@@ -1,5 +1,6 @@
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,7 @@ static void server_event(vlm_server_t *s, const vlm_watch_t *w);
 static void server_mail(vlm_server_t *s);
 static int server_loaded(vlm_server_t *s, vlm_error_t *err);
 static void server_conns(vlm_server_t *s);
+static void server_close(vlm_server_t *s);
 static void server_signal(vlm_server_t *s);
 static void server_set_state(vlm_server_t *s, uint32_t state);
 static int server_drained(vlm_server_t *s);
@@ -133,18 +135,12 @@ void
 vlm_server_destroy(vlm_server_t *s)
 {
     struct stat  st;
-    vlm_conn_t  *c, *next;
 
     if (s == NULL) {
         return;
     }
 
-    for (c = s->conns; c != NULL; c = next) {
-        next = c->next;
-        vlm_conn_close(c, VLM_LOG_INFO, "disconnected");
-        (void) vlm_conn_reap(c);
-    }
-
+    server_close(s);
     vlm_engine_destroy(s->engine);
 
     if (s->listen_fd != -1) {
@@ -177,6 +173,36 @@ vlm_server_destroy(vlm_server_t *s)
 }
 
 
+/* requests that nobody waits for come back from the engine soon */
+
+static void
+server_close(vlm_server_t *s)
+{
+    vlm_conn_t     *c, *next;
+    struct pollfd   pfd;
+
+    for (c = s->conns; c != NULL; c = next) {
+        next = c->next;
+        vlm_conn_close(c, VLM_LOG_INFO, "disconnected");
+        (void) vlm_conn_reap(c);
+    }
+
+    while (s->conns != NULL) {
+        memset(&pfd, 0, sizeof(pfd));
+        pfd.fd = vlm_engine_fd(s->engine);
+        pfd.events = POLLIN;
+
+        (void) poll(&pfd, 1, TICK_MS);
+        server_mail(s);
+
+        for (c = s->conns; c != NULL; c = next) {
+            next = c->next;
+            (void) vlm_conn_reap(c);
+        }
+    }
+}
+
+
 void
 vlm_server_drain(vlm_server_t *s)
 {
@@ -203,6 +229,11 @@ vlm_server_run(vlm_server_t *s, vlm_error_t *err)
         }
 
         if (server_turn(s, events, n, err) != VLM_OK) {
+            return VLM_ERROR;
+        }
+
+        if (s->failed && server_drained(s)) {
+            (void) vlm_engine_state(s->engine, err);
             return VLM_ERROR;
         }
 
@@ -246,7 +277,7 @@ server_timeout(const vlm_server_t *s)
         timeout = TICK_MS;
     }
 
-    if (s->terminate && timeout == -1) {
+    if ((s->terminate || s->failed) && timeout == -1) {
         timeout = RETRY_MS;
     }
 
@@ -381,8 +412,15 @@ server_loaded(vlm_server_t *s, vlm_error_t *err)
 
     state = vlm_engine_state(s->engine, err);
 
-    if (state == VLM_STATE_FAILED) {
+    if (state == VLM_STATE_FAILED && !s->loaded) {
         return VLM_ERROR;
+    }
+
+    /* later it fails all requests: their errors are told before the end */
+
+    if (state == VLM_STATE_FAILED && !s->failed) {
+        s->failed = 1;
+        server_set_state(s, VLM_STATE_DRAINING);
     }
 
     if (state == VLM_STATE_READY && s->state == VLM_STATE_LOADING) {

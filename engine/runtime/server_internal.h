@@ -92,6 +92,7 @@ struct vlm_server_s {
 
     uint32_t            state;          /* VLM_STATE_* */
     int                 loaded;         /* the engine can be asked */
+    int                 failed;         /* it has since, and must end */
     int                 terminate;      /* signals so far */
     uint64_t            order;
     uint64_t            heartbeat;
