@@ -71,38 +71,24 @@ vlm_padding_fits(const vlm_padding_t *p, const vlm_decode_batch_t *batch)
 /* 1, 2, 4, 8, then 12, 16, 24, 32, 48 ... */
 
 static int32_t
-padded_rows(int32_t n, int32_t most)
+padded(int32_t n)
 {
-    int32_t  rows;
+    int32_t  size;
 
-    rows = 1;
+    size = 1;
 
-    while (rows < n) {
-        rows *= 2;
+    while (size < n) {
+        size *= 2;
     }
 
-    if (rows >= 16 && n <= rows / 4 * 3) {
-        rows = rows / 4 * 3;
-    }
-
-    return rows < most ? rows : most;
+    return size >= 16 && n <= size / 4 * 3 ? size / 4 * 3 : size;
 }
 
-
-/* up to a power of two */
 
 int32_t
 vlm_padding_blocks(int32_t need)
 {
-    int32_t  blocks;
-
-    blocks = LEAST_BLOCKS;
-
-    while (blocks < need) {
-        blocks *= 2;
-    }
-
-    return blocks;
+    return padded(need > LEAST_BLOCKS ? need : LEAST_BLOCKS);
 }
 
 
@@ -134,7 +120,7 @@ vlm_padding_fill(vlm_padding_t *p, const vlm_decode_batch_t *batch,
 
     from = &batch->step;
     n = from->nrows;
-    rows = padded_rows(n, p->most);
+    rows = padded(n) < p->most ? padded(n) : p->most;
 
     *to = *batch;
 

@@ -10,7 +10,7 @@
 
 #define ROWS        48
 #define SEQS        3
-#define CONTEXT     512
+#define CONTEXT     560
 #define BLOCK       16
 #define PICTURES    16
 #define SMALLER     4
@@ -188,10 +188,10 @@ encode(vlm_encode_job_t *job)
 }
 
 
-/* all rows, all sequences, the whole context; every token is adjusted */
+/* the end of the whole context, all sequences; every token is adjusted */
 
 static int
-step(run_t *r)
+step(run_t *r, int32_t rows)
 {
     int                  k;
     char                 text[256];
@@ -223,8 +223,8 @@ step(run_t *r)
     }
 
     for (s = 0; s < SEQS; s++) {
-        start[s] = s * (ROWS / SEQS);
-        context[s] = CONTEXT - ROWS / SEQS;
+        start[s] = s * (rows / SEQS);
+        context[s] = CONTEXT - rows / SEQS;
         out[s] = start[s];
 
         params[s].temperature = 0.7f;
@@ -235,13 +235,13 @@ step(run_t *r)
         params[s].nadjust = r->room.decoder_limits.adjusts;
     }
 
-    start[SEQS] = ROWS;
+    start[SEQS] = rows;
 
     for (i = 0; i < BLOCKS; i++) {
         blocks[i] = i;
     }
 
-    batch.step.nrows = ROWS;
+    batch.step.nrows = rows;
     batch.step.nseqs = SEQS;
     batch.step.row_start = start;
     batch.step.context = context;
@@ -287,14 +287,22 @@ main(void)
     run_open(&r);
     allocations = vlm_emu_allocations();
 
-    tap_ok(step(&r), "the largest step");
+    is = reserved(&r);
+    tap_ok(is.used <= r.size - r.room.first_job - r.room.second_job,
+           "%zu bytes before any work", is.used);
+
+    tap_ok(step(&r, ROWS), "the largest step");
+
+    for (i = 0; i < 3; i++) {
+        tap_ok(step(&r, SEQS), "answers' last step");
+    }
 
     large = picture(&r, 1000, 1000);
     small = picture(&r, 84, 84);
     tap_ok(large != NULL && small != NULL, "two pictures at a time");
     tap_ok(small != NULL && encode(small), "the small one");
     tap_ok(large != NULL && encode(large), "the largest");
-    tap_ok(step(&r), "a step beside them");
+    tap_ok(step(&r, ROWS), "a step beside them");
 
     vlm_encode_free(large);
     vlm_encode_free(small);
