@@ -714,7 +714,8 @@ set_size(vlm_options_t *o, const vlm_option_t *opt, const char *value,
 
     n = 0;
 
-    if (sscanf(value, "%6ux%6u%n", &o->width, &o->height, &n) != 2
+    if (value[strspn(value, "0123456789x")] != '\0'
+        || sscanf(value, "%6ux%6u%n", &o->width, &o->height, &n) != 2
         || value[n] != '\0' || o->width == 0 || o->height == 0)
     {
         return bad(err, opt, value, "must be WIDTHxHEIGHT, as 640x480");

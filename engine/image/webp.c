@@ -8,7 +8,14 @@
 #include "engine/image/internal.h"
 
 
-#define PIECE  65536            /* bytes decoded between two looks at cancel */
+/*
+ * Bytes decoded between two looks at cancel, and pieces at most: with each
+ * the decoder begins again with the head of a lossless picture until it has
+ * it whole, and that head may be nearly all of a file.
+ */
+
+#define PIECE   65536
+#define PIECES  32
 
 
 static WebPDemuxer *
@@ -82,7 +89,7 @@ decode_frame(const WebPData *frame, const int *cancel, uint8_t *rgba,
     size_t stride, size_t size)
 {
     int            status;
-    size_t         done, n;
+    size_t         done, n, piece;
     WebPIDecoder  *decoder;
 
     decoder = WebPINewRGB(MODE_RGBA, rgba, size, (int) stride);
@@ -91,11 +98,13 @@ decode_frame(const WebPData *frame, const int *cancel, uint8_t *rgba,
     }
 
     status = VP8_STATUS_SUSPENDED;
+    piece = frame->size / PIECES;
+    piece = (piece > PIECE) ? piece : PIECE;
 
     for (done = 0; done < frame->size && status == VP8_STATUS_SUSPENDED;
          done += n)
     {
-        n = (frame->size - done > PIECE) ? PIECE : frame->size - done;
+        n = (frame->size - done > piece) ? piece : frame->size - done;
 
         if (vlm_image_cancelled(cancel)) {
             status = CANCELLED;

@@ -101,6 +101,8 @@ static const bad_t  bads[] = {
     { &run, { "--detail", "x" }, "--detail \"x\": must be" },
     { &info, { "--size", "640" }, "--size \"640\": must be WIDTHxHEIGHT" },
     { &info, { "--size", "0x5" }, "--size \"0x5\": must be" },
+    { &info, { "--size", "-5x5" }, "--size \"-5x5\": must be" },
+    { &info, { "--size", "5x 5" }, "--size \"5x 5\": must be" },
     { &info, { "--size", "5x5x" }, "--size \"5x5x\": must be" },
     { NULL, { NULL }, NULL }
 };
