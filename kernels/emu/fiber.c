@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#if !defined(__x86_64__)
+#if !defined(__x86_64__) || defined(VLM_EMU_UCONTEXT)
 #include <ucontext.h>
 #endif
 
@@ -93,7 +93,7 @@ static void fail_block(const char *fmt, int first, int second)
     __attribute__((format(printf, 1, 0)));
 
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(VLM_EMU_UCONTEXT)
 
 /* saves what the System V ABI has callees save */
 void vlm_emu_switch(void **save, void *sp);
