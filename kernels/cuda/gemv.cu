@@ -19,9 +19,6 @@
 #define GEMV_WARPS     4
 #define GEMV_THREADS   (GEMV_WARPS * VLM_WARP)
 
-/* on a multiprocessor at least */
-#define GEMV_BLOCKS    4
-
 /* one lane's sums are that far apart, for the banks */
 #define GEMV_PAD       (GEMV_THREADS + 1)
 
@@ -54,22 +51,22 @@ typedef struct {
 
 
 /*
- * What a lane makes of 16 bytes, and sums in.  "act" is the type of y, if
- * that is not float32.
+ * What a lane makes of 16 bytes, and sums in; so many loads are under way at
+ * once.  "act" is the type of y, if that is not float32.
  */
 
 template <typename T>
 struct lane_t {
     typedef float  word;
     typedef T      act;
-    enum { n = wide_t<T>::n };
+    enum { n = wide_t<T>::n, loads = 2 };
 };
 
 template <>
 struct lane_t<int8_t> {
     typedef int32_t  word;              /* of 4 */
     typedef bf16_t   act;
-    enum { n = 4 };
+    enum { n = 4, loads = 4 };
 };
 
 
@@ -143,7 +140,7 @@ lane_sums(const gemv_t *g, int64_t unit, int first, int step,
 
     typename lane_t<T>::word  w[GEMV_OUTPUTS][lane_t<T>::n], x[lane_t<T>::n];
 
-    enum { N = wide_t<T>::n, WORDS = lane_t<T>::n };
+    enum { N = wide_t<T>::n, WORDS = lane_t<T>::n, LOADS = lane_t<T>::loads };
 
     unit_outputs(g, unit, outputs);
 
@@ -157,7 +154,7 @@ lane_sums(const gemv_t *g, int64_t unit, int first, int step,
         }
     }
 
-    VLM_UNROLL_BY(2)
+    VLM_UNROLL_BY(LOADS)
     for (i = (int64_t) first * N; i < g->k; i += (int64_t) step * N) {
 
         VLM_UNROLL
@@ -234,7 +231,7 @@ finish_output(const gemv_t *g, int64_t output, int row, float v, float up)
 
 
 template <typename T, int ROWS>
-__global__ void __launch_bounds__(GEMV_THREADS, GEMV_BLOCKS)
+__global__ void __launch_bounds__(GEMV_THREADS)
 gemv_kernel(gemv_t g)
 {
     typedef typename lane_t<T>::word  sum_t;
