@@ -6,7 +6,8 @@
  * around them), decoding beside an encoder.
  *
  * usage: bench_gpu [-s seconds a line] [-f text in a line]
- *        bench_gpu --dry   the shim with tiny shapes: does it run at all?
+ *        bench_gpu --dry      the shim with tiny shapes: does it run at all?
+ *        bench_gpu --device   says which device there is, and nothing else
  */
 
 #include <getopt.h>
@@ -471,22 +472,39 @@ bench_all(bench_t *b)
 }
 
 
+static void
+describe(const bench_t *b)
+{
+    size_t  left, total;
+
+    if (b->emu || vlm_cuda_memory(b->dev, &left, &total) != 0) {
+        printf("%s\n", b->ops->name);
+        return;
+    }
+
+    printf("%s, %.1f GB, %.1f of them free\n", b->ops->name,
+           (double) total / 1e9, (double) left / 1e9);
+}
+
+
 int
 main(int argc, char **argv)
 {
-    int                 opt;
+    int                 opt, device;
     char                err[256];
     bench_t             b;
     vlm_cuda_options_t  options;
 
     static const struct option  names[] = {
-        { "dry", no_argument, NULL, 'n' }, { NULL, 0, NULL, 0 }
+        { "dry", no_argument, NULL, 'n' },
+        { "device", no_argument, NULL, 'd' }, { NULL, 0, NULL, 0 }
     };
 
     memset(&b, 0, sizeof(bench_t));
     memset(&options, 0, sizeof(options));
     b.seconds = 1.0;
     b.filter = "";
+    device = 0;
 
     while ((opt = getopt_long(argc, argv, "s:f:", names, NULL)) != -1) {
 
@@ -505,9 +523,13 @@ main(int argc, char **argv)
             b.seconds = 0;
             break;
 
+        case 'd':
+            device = 1;
+            break;
+
         default:
-            fprintf(stderr, "usage: %s [-s seconds] [-f text] | --dry\n",
-                    argv[0]);
+            fprintf(stderr, "usage: %s [-s seconds] [-f text] | --dry | "
+                    "--device\n", argv[0]);
             return 2;
         }
     }
@@ -521,16 +543,13 @@ main(int argc, char **argv)
         stop("device", err);
     }
 
-    printf("%s\n", b.ops->name);
+    describe(&b);
 
-    if (b.emu) {
-        bench_tiny(&b);
-        vlm_emu_device_destroy(b.dev);
-
-    } else {
-        bench_all(&b);
-        vlm_cuda_device_destroy(b.dev);
+    if (!device) {
+        b.emu ? bench_tiny(&b) : bench_all(&b);
     }
+
+    b.emu ? vlm_emu_device_destroy(b.dev) : vlm_cuda_device_destroy(b.dev);
 
     free(b.random);
 

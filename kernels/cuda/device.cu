@@ -89,12 +89,41 @@ open_index(vlm_device_t *dev, char *err, size_t errlen)
 
 #else
 
+/* the runtime's own words are the same for no driver and for an old one */
+
+static int
+driver_check(char *err, size_t errlen)
+{
+    int  driver;
+
+    driver = 0;
+
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+        snprintf(err, errlen, "CUDA: there is no NVIDIA driver (libcuda.so.1)");
+        return -1;
+    }
+
+    if (driver / 1000 < CUDART_VERSION / 1000) {
+        snprintf(err, errlen, "CUDA: the NVIDIA driver is for CUDA %d.%d, too "
+                 "old: %d.0 is needed", driver / 1000, driver % 1000 / 10,
+                 CUDART_VERSION / 1000);
+        return -1;
+    }
+
+    return 0;
+}
+
+
 static int
 open_index(vlm_device_t *dev, char *err, size_t errlen)
 {
     int                    count;
     cudaError_t            rc;
     struct cudaDeviceProp  prop;
+
+    if (driver_check(err, errlen) != 0) {
+        return -1;
+    }
 
     count = 0;
     rc = cudaGetDeviceCount(&count);
