@@ -41,7 +41,13 @@ damaged(GifFileType *gif, int code, vlm_error_t *err)
 {
     const char  *text;
 
-    text = GifErrorString(gif != NULL ? gif->Error : code);
+    code = gif != NULL ? gif->Error : code;
+
+    if (code == D_GIF_ERR_NOT_ENOUGH_MEM) {
+        return vlm_image_fail_nomem(err);
+    }
+
+    text = GifErrorString(code);
 
     return vlm_fail(err, 400, "invalid_image", "GIF picture is damaged: %s",
                     text != NULL ? text : "it has no frame");
@@ -253,7 +259,7 @@ vlm_gif_decode(const uint8_t *data, size_t len, const int *cancel,
     line = malloc((size_t) gif->Image.Width + 1);
 
     if (line == NULL) {
-        rc = vlm_fail(err, 500, NULL, "no memory to decode a picture");
+        rc = vlm_image_fail_nomem(err);
 
     } else if (info.stored_width != image->width
                || info.stored_height != image->height)

@@ -153,6 +153,13 @@ vlm_image_fail_cancelled(vlm_error_t *err)
 
 
 int
+vlm_image_fail_nomem(vlm_error_t *err)
+{
+    return vlm_fail(err, 500, NULL, "no memory to decode a picture");
+}
+
+
+int
 vlm_image_probe(const uint8_t *data, size_t len, uint64_t max_pixels,
     vlm_image_info_t *info, vlm_error_t *err)
 {

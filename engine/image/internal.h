@@ -50,5 +50,8 @@ void vlm_compose_row(uint8_t *rgb, const uint8_t *rgba, uint32_t width,
 int vlm_image_cancelled(const int *cancel);
 int vlm_image_fail_cancelled(vlm_error_t *err);
 
+/* the libraries' memory too: no fault of the picture, which may come again */
+int vlm_image_fail_nomem(vlm_error_t *err);
+
 
 #endif /* VLM_IMAGE_INTERNAL_H */

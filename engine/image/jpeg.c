@@ -108,6 +108,10 @@ fail(jpeg_reader_t *r, vlm_error_t *err)
                         "JPEG picture has over %d scans", MAX_SCANS);
     }
 
+    if (r->errors.code == JERR_OUT_OF_MEMORY) {
+        return vlm_image_fail_nomem(err);
+    }
+
     if (r->errors.code == JERR_IMAGE_TOO_BIG) {
         return vlm_fail(err, 400, "image_too_large",
                         "JPEG picture has a side of over %ld pixels",
@@ -269,7 +273,7 @@ vlm_jpeg_decode(const uint8_t *data, size_t len, const int *cancel,
         line = malloc((size_t) image->width * 4);
         if (line == NULL) {
             jpeg_destroy_decompress(&r.cinfo);
-            return vlm_fail(err, 500, NULL, "no memory to decode a picture");
+            return vlm_image_fail_nomem(err);
         }
     }
 

@@ -17,6 +17,7 @@
 
 /* besides libspng's own codes, which are small numbers of either sign */
 #define CANCELLED  1000000
+#define CHANGED    1000001
 
 #define ANCILLARY  0x20000000u      /* bit 5 of the type's first letter */
 
@@ -156,9 +157,19 @@ read_rows(spng_ctx *ctx, int interlaced, const int *cancel,
     int                   rc;
     size_t                width, y;
     uint8_t              *line;
+    struct spng_ihdr      head;
     struct spng_row_info  row;
 
     width = image->width;
+
+    rc = spng_get_ihdr(ctx, &head);
+    if (rc != 0) {
+        return rc;
+    }
+
+    if (head.width != width || head.height != image->height) {
+        return CHANGED;
+    }
 
     do {
         rc = spng_get_row_info(ctx, &row);
@@ -214,8 +225,7 @@ vlm_png_decode(const uint8_t *data, size_t len, const int *cancel,
     if (rgba == NULL || ctx == NULL) {
         free(rgba);
         spng_ctx_free(ctx);
-        return vlm_fail(err, 500, NULL, "no memory to decode a picture of "
-                        "%u x %u pixels", image->width, image->height);
+        return vlm_image_fail_nomem(err);
     }
 
     spng_set_image_limits(ctx, image->width, image->height);
@@ -237,6 +247,15 @@ vlm_png_decode(const uint8_t *data, size_t len, const int *cancel,
 
     if (rc == CANCELLED) {
         return vlm_image_fail_cancelled(err);
+    }
+
+    if (rc == CHANGED) {
+        return vlm_fail(err, 400, "invalid_image",
+                        "PNG picture changed while it was read");
+    }
+
+    if (rc == SPNG_EMEM) {
+        return vlm_image_fail_nomem(err);
     }
 
     if (rc != 0) {

@@ -157,8 +157,7 @@ decode_first(const WebPDemuxer *demux, int alpha, const int *cancel,
 
     if (rgba == NULL) {
         WebPDemuxReleaseIterator(&frame);
-        return vlm_fail(err, 500, NULL, "no memory to decode a picture of "
-                        "%u x %zu pixels", width, height);
+        return vlm_image_fail_nomem(err);
     }
 
     rc = decode_frame(&frame.fragment, cancel, rgba, stride, size);
@@ -177,6 +176,10 @@ decode_first(const WebPDemuxer *demux, int alpha, const int *cancel,
 
     if (rc == CANCELLED) {
         return vlm_image_fail_cancelled(err);
+    }
+
+    if (rc == VP8_STATUS_OUT_OF_MEMORY) {
+        return vlm_image_fail_nomem(err);
     }
 
     if (rc != VP8_STATUS_OK) {
