@@ -443,6 +443,44 @@ test_other_types(void)
 }
 
 
+/* the first scan of a progressive file again and again */
+
+static void
+test_scans(int n, const char *code)
+{
+    int             i;
+    form_t          f;
+    size_t          begin, end, at;
+    unsigned char  *data, *more;
+    unsigned long   len;
+
+    f = forms[1];
+    f.progressive = 1;
+    data = write_jpeg(&f, NULL, 0, 0, &len);
+
+    end = first_scan_end(data, len);
+    begin = (size_t) ((unsigned char *) memmem(data, len, "\xff\xda", 2)
+                      - data);
+
+    at = begin;
+    more = malloc(begin + (size_t) n * (end - begin) + 2);
+
+    if (more != NULL) {
+        memcpy(more, data, begin);
+
+        for (i = 0; i < n; i++, at += end - begin) {
+            memcpy(more + at, data + begin, end - begin);
+        }
+
+        memcpy(more + at, "\xff\xd9", 2);
+        tap_ok(decode_code(more, at + 2, code), "%d scans", n);
+    }
+
+    free(more);
+    free(data);
+}
+
+
 int
 main(void)
 {
@@ -454,6 +492,8 @@ main(void)
 
     test_damage(0);
     test_damage(1);
+    test_scans(500, NULL);
+    test_scans(501, "invalid_image");
     test_exif();
     test_limits();
     test_other_types();
