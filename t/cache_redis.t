@@ -139,6 +139,15 @@ for my $dtype (qw/ bf16 f16 f32 int8 /) {
     ($how) = ask(['--max-pixels', 1000000]);
     is($how, 'hit-redis', 'a setting that gives the same size');
 
+    ($how) = ask(['--quantization', 'int8']);
+    is($how, 'hit-redis', 'the decoder quantised: the same embeddings');
+
+    ($how, my $first) = ask(['--vision-quantization', 'int8']);
+    is($how, 'miss', 'the tower quantised: others');
+
+    ($how, my $again) = ask(['--vision-quantization', 'int8']);
+    is("$how $again", "hit-redis $first", 'for all that have it so');
+
     mkdir("$dir/model");
     copy($_, "$dir/model") for glob("$demo/*.json"), "$demo/model.safetensors";
     local $demo = "$dir/model";

@@ -14,7 +14,8 @@ enum {
     FIELD_GEOMETRY,
     FIELD_DTYPE,
     FIELD_DEVICE,
-    FIELD_SCOPE
+    FIELD_SCOPE,
+    FIELD_QUANT                 /* not there: none */
 };
 
 
@@ -110,7 +111,7 @@ int
 vlm_cache_key(const vlm_cache_what_t *what, vlm_cache_key_t *key)
 {
     int          ok;
-    uint32_t     dtype;
+    uint32_t     dtype, quant;
     uint8_t      version[4];
     EVP_MD_CTX  *ctx;
 
@@ -121,6 +122,7 @@ vlm_cache_key(const vlm_cache_what_t *what, vlm_cache_key_t *key)
 
     put32(version, VLM_CACHE_KEY_VERSION);
     dtype = (uint32_t) what->dtype;
+    quant = (uint32_t) what->quant;
 
     ok = EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1
          && EVP_DigestUpdate(ctx, "vlm embedding", 13) == 1
@@ -132,6 +134,8 @@ vlm_cache_key(const vlm_cache_what_t *what, vlm_cache_key_t *key)
          && field_numbers(ctx, FIELD_DTYPE, &dtype, 1)
          && field(ctx, FIELD_DEVICE, what->device, strlen(what->device))
          && field(ctx, FIELD_SCOPE, what->scope, what->scope_len)
+         && (what->quant == VLM_QUANT_NONE
+             || field_numbers(ctx, FIELD_QUANT, &quant, 1))
          && EVP_DigestFinal_ex(ctx, key->bytes, NULL) == 1;
 
     EVP_MD_CTX_free(ctx);

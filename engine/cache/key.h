@@ -26,6 +26,7 @@ typedef struct {
     const uint8_t               *weights;   /* vlm_model_vision_digest() */
     const vlm_image_plan_t      *plan;
     const vlm_patch_geometry_t  *geometry;
+    vlm_quant_t                  quant;     /* of the tower's weights */
     vlm_dtype_t                  dtype;     /* of the stored embedding */
     const char                  *device;    /* class: "cpu", "cuda" */
     const char                  *scope;     /* tenant, not terminated */

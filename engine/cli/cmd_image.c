@@ -114,6 +114,7 @@ vlm_cmd_pixels(vlm_options_t *o)
 
     memset(&p, 0, sizeof(p));
 
+    memset(&opt, 0, sizeof(opt));
     opt.min_pixels = o->server.engine.min_pixels;
     opt.max_pixels = o->server.engine.max_pixels;
     opt.cpu_pixels = 1;

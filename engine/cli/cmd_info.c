@@ -16,6 +16,8 @@ vlm_cmd_info(vlm_options_t *o)
     opt.min_pixels = o->server.engine.min_pixels;
     opt.max_pixels = o->server.engine.max_pixels;
     opt.cpu_pixels = 1;
+    opt.quant = o->server.engine.quant;
+    opt.vision_quant = o->server.engine.vision_quant;
 
     m = vlm_model_open(o->args[0], &opt, &err);
     if (m == NULL) {

@@ -56,7 +56,7 @@ static int set_detail(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
 static int set_on(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
-static int set_only(vlm_options_t *o, const vlm_option_t *opt,
+static int set_quant(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
 static int set_log(vlm_options_t *o, const vlm_option_t *opt,
     const char *value, vlm_error_t *err);
@@ -162,6 +162,10 @@ static const vlm_option_t  options[] = {
       "same bits every time: always so on the CPU" },
     { "embedding-dtype", "bf16|f16|f32|int8", S|R, set_dtype, 0, 0, 0, 0,
       "type to which pictures' embeddings are rounded (bf16)" },
+    { "quantization", "none|int8", S|R|I, set_quant, ENG(quant), 0, 0, 0,
+      "smaller weights of the decoder, nearly the same answers (none)" },
+    { "vision-quantization", "none|int8|fp8", S|R|I, set_quant,
+      ENG(vision_quant), 0, 0, 0, "the same of the vision tower (none)" },
     { "max-model-len", "N", S|R, set_int, ENG(max_model_len), 16, 1e9, 0,
       "tokens of prompt and answer (the model's, if memory allows)" },
     { "max-num-seqs", "N", S|R, set_int, ENG(max_num_seqs), 1, 1024, 0,
@@ -202,11 +206,6 @@ static const vlm_option_t  options[] = {
       536870912, 0, "larger embeddings are not kept there (16m)" },
     { "log-level", "LEVEL", ALL, set_log, 0, 0, 0, 0,
       "error, warn, info or debug" },
-
-    /* one value works, the others belong to builds to come */
-
-    { "quantization", "none", S|R, set_only, 0, 0, 0, 0, NULL },
-    { "vision-quantization", "none", S|R, set_only, 0, 0, 0, 0, NULL },
 
     { "help", NULL, ALL, set_flag, OFF(help), 0, 0, 0, "this text" },
     { "version", NULL, ALL, set_flag, OFF(version), 0, 0, 0,
@@ -648,15 +647,31 @@ set_on(vlm_options_t *o, const vlm_option_t *opt, const char *value,
 
 
 static int
-set_only(vlm_options_t *o, const vlm_option_t *opt, const char *value,
+set_quant(vlm_options_t *o, const vlm_option_t *opt, const char *value,
     vlm_error_t *err)
 {
-    if (strcmp(value, opt->value) == 0) {
-        return VLM_OK;
+    vlm_quant_t  *quant;
+
+    quant = field(o, opt, vlm_quant_t);
+
+    if (strcmp(value, "none") == 0) {
+        *quant = VLM_QUANT_NONE;
+
+    } else if (strcmp(value, "int8") == 0) {
+        *quant = VLM_QUANT_INT8;
+
+    } else if (strcmp(value, "fp8") == 0
+               && opt->offset == ENG(vision_quant))
+    {
+        *quant = VLM_QUANT_FP8;
+
+    } else {
+        return bad(err, opt, value, opt->offset == ENG(vision_quant)
+                                    ? "must be none, int8 or fp8"
+                                    : "must be none or int8");
     }
 
-    return vlm_fail(err, 400, NULL, "--%s \"%.100s\": is not supported by "
-                    "this build, only \"%s\"", opt->name, value, opt->value);
+    return VLM_OK;
 }
 
 

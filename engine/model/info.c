@@ -21,6 +21,7 @@ static int describe_json(const vlm_model_t *m, const costs_t *costs,
 static int describe_text(const vlm_model_t *m, const costs_t *costs,
     vlm_buf_t *out);
 static int put_bytes(vlm_buf_t *out, uint64_t bytes);
+static int put_quant(vlm_buf_t *out, vlm_quant_t quant);
 
 
 int
@@ -77,11 +78,15 @@ describe_json(const vlm_model_t *m, const costs_t *costs, vlm_buf_t *out)
     rc |= vlm_buf_printf(out, ",\"family\":\"%s\",\"parameters\":%llu,"
                          "\"dtype\":\"%s\",\"weight_bytes\":%llu,"
                          "\"language_bytes\":%llu,\"vision_bytes\":%llu,"
+                         "\"quantization\":\"%s\","
+                         "\"vision_quantization\":\"%s\","
                          "\"context\":%d,\"kv_bytes_per_token\":%llu",
                          i->family, (unsigned long long) i->parameters,
                          m->type, (unsigned long long) i->weight_bytes,
                          (unsigned long long) costs->language,
-                         (unsigned long long) i->vision_bytes, i->context,
+                         (unsigned long long) i->vision_bytes,
+                         vlm_quant_name(i->quant),
+                         vlm_quant_name(i->vision_quant), i->context,
                          (unsigned long long) costs->kv);
 
     rc |= vlm_buf_printf(out, ",\"language\":{\"layers\":%d,\"width\":%d,"
@@ -134,8 +139,10 @@ describe_text(const vlm_model_t *m, const costs_t *costs, vlm_buf_t *out)
     rc |= put_bytes(out, i->weight_bytes);
     rc |= vlm_buf_append(out, ": language ", 11);
     rc |= put_bytes(out, costs->language);
+    rc |= put_quant(out, i->quant);
     rc |= vlm_buf_append(out, ", vision ", 9);
     rc |= put_bytes(out, i->vision_bytes);
+    rc |= put_quant(out, i->vision_quant);
 
     rc |= vlm_buf_printf(out, "\nlanguage    %d layers of width %d, %d heads "
                          "(%d for keys) of %d, MLP %d, vocabulary %d%s\n",
@@ -189,4 +196,12 @@ put_bytes(vlm_buf_t *out, uint64_t bytes)
     }
 
     return vlm_buf_printf(out, "%llu B", (unsigned long long) bytes);
+}
+
+
+static int
+put_quant(vlm_buf_t *out, vlm_quant_t quant)
+{
+    return quant == VLM_QUANT_NONE
+           ? VLM_OK : vlm_buf_printf(out, " (%s)", vlm_quant_name(quant));
 }

@@ -18,6 +18,7 @@ struct vlm_model_s {
     int                     tied;           /* in force */
     char                    type[12];       /* of the embeddings: "BF16" */
     uint64_t                used_bytes;     /* of tensors that are used */
+    uint64_t                saved_bytes;    /* of them, by quantising */
     uint64_t                low_pixels;     /* max_pixels by detail */
     uint64_t                auto_pixels;
     uint64_t                high_pixels;

@@ -32,6 +32,9 @@ vlm_model_open(const char *dir, const vlm_model_options_t *opt,
         opt = &none;
     }
 
+    m->info.quant = opt->quant;
+    m->info.vision_quant = opt->vision_quant;
+
     if (model_read(m, dir, opt, err) == VLM_ERROR) {
         vlm_model_free(m);
         return NULL;
@@ -181,7 +184,7 @@ model_describe(vlm_model_t *m, const char *dir, vlm_error_t *err)
     info->frames = c->frames;
     info->min_pixels = c->min_pixels;
     info->max_pixels = m->auto_pixels;
-    info->weight_bytes = vlm_st_bytes(m->files);
+    info->weight_bytes = vlm_st_bytes(m->files) - m->saved_bytes;
     info->generation = c->generation;
 
     return VLM_OK;
@@ -231,6 +234,15 @@ vlm_model_free(vlm_model_t *m)
     vlm_st_free(m->files);
     vlm_tokenizer_free(m->tokenizer);
     free(m);
+}
+
+
+const char *
+vlm_quant_name(vlm_quant_t quant)
+{
+    static const char *const  names[] = { "none", "int8", "fp8" };
+
+    return names[quant];
 }
 
 

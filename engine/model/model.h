@@ -24,6 +24,8 @@ typedef struct {
     uint64_t            min_pixels;     /* 0: the checkpoint's */
     uint64_t            max_pixels;     /* 0: the default, see below */
     int                 cpu_pixels;     /* cap the default at 1,003,520 */
+    vlm_quant_t         quant;          /* of the decoder's layers */
+    vlm_quant_t         vision_quant;   /* of the tower's */
 } vlm_model_options_t;
 
 
@@ -57,7 +59,10 @@ typedef struct {
     int32_t             frames;
     uint64_t            min_pixels;     /* in force */
     uint64_t            max_pixels;
-    uint64_t            weight_bytes;   /* all tensors in the files */
+    vlm_quant_t         quant;
+    vlm_quant_t         vision_quant;
+    uint64_t            weight_bytes;   /* all tensors in the files, less
+                                           what is saved by quantising */
     uint64_t            vision_bytes;   /* of it, tower and connector */
     uint64_t            parameters;
     vlm_generation_t    generation;
@@ -73,7 +78,9 @@ vlm_model_t *vlm_model_open(const char *dir, const vlm_model_options_t *opt,
     vlm_error_t *err);
 
 /*
- * Packs the weights onto a device and unmaps the files.  progress (may be
+ * Packs the weights onto a device and unmaps the files.  Quantised are the
+ * products of the layers (qkv, out, gate and up or fc1, down or fc2), nothing
+ * else; one that the device cannot quantise is an error that names it.  progress (may be
  * NULL) is called now and then with bytes done and in all.
  */
 int vlm_model_load(vlm_model_t *m, vlm_device_t *dev, const vlm_ops_t *ops,
@@ -90,6 +97,9 @@ void vlm_model_free(vlm_model_t *m);
  */
 int vlm_model_vision_digest(vlm_model_t *m, const char *dir,
     uint8_t digest[32], vlm_error_t *err);
+
+/* "none", "int8", "fp8" */
+const char *vlm_quant_name(vlm_quant_t quant);
 
 const vlm_model_info_t *vlm_model_info(const vlm_model_t *m);
 const vlm_tokenizer_t *vlm_model_tokenizer(const vlm_model_t *m);

@@ -47,6 +47,9 @@ static int weights_tensor(const vlm_model_t *m, const char *name,
     int64_t rows, int64_t cols, found_t *found, const vlm_st_tensor_t **t,
     vlm_error_t *err);
 static int64_t weights_dim(const vlm_config_t *c, uint8_t dim);
+static vlm_quant_t weights_quant(const vlm_model_t *m,
+    const vlm_tensor_spec_t *spec);
+static uint64_t weights_saved(const vlm_model_t *m, const found_t *found);
 static int weights_count(vlm_model_t *m, const found_t *found, void *data,
     vlm_error_t *err);
 static int weights_digest(vlm_model_t *m, const found_t *found, void *data,
@@ -321,17 +324,71 @@ weights_dim(const vlm_config_t *c, uint8_t dim)
 }
 
 
+/* the products of layers only: most of all bytes and multiply-adds */
+
+static vlm_quant_t
+weights_quant(const vlm_model_t *m, const vlm_tensor_spec_t *spec)
+{
+    if (spec->kind == VLM_SPEC_NORM || spec->kind == VLM_SPEC_BIASED_NORM) {
+        return VLM_QUANT_NONE;
+    }
+
+    switch (spec->scope) {
+
+    case VLM_IN_TEXT_LAYER:
+        return m->info.quant;
+
+    case VLM_IN_VISION_LAYER:
+        return m->info.vision_quant;
+
+    default:
+        return VLM_QUANT_NONE;
+    }
+}
+
+
+/* what becomes a byte and takes two 32-bit numbers more a row; at least 0 */
+
+static uint64_t
+weights_saved(const vlm_model_t *m, const found_t *found)
+{
+    int                     i;
+    uint64_t                before, after;
+    const vlm_st_tensor_t  *t;
+
+    if (weights_quant(m, found->spec) == VLM_QUANT_NONE) {
+        return 0;
+    }
+
+    before = 0;
+    after = 0;
+
+    for (i = 0; i < found->nparts; i++) {
+        t = found->parts[i];
+        before += t->size;
+        after += (uint64_t) t->count + 8 * (uint64_t) t->shape[0];
+    }
+
+    return before > after ? before - after : 0;
+}
+
+
 static int
 weights_count(vlm_model_t *m, const found_t *found, void *data,
     vlm_error_t *err)
 {
+    uint64_t  saved;
+
+    saved = weights_saved(m, found);
+
+    m->saved_bytes += saved;
     m->info.parameters += found->elements;
     m->used_bytes += found->bytes;
 
     if (found->spec->scope == VLM_IN_VISION
         || found->spec->scope == VLM_IN_VISION_LAYER)
     {
-        m->info.vision_bytes += found->bytes;
+        m->info.vision_bytes += found->bytes - saved;
     }
 
     if (m->type[0] == '\0') {
@@ -493,7 +550,7 @@ weights_pack(vlm_model_t *m, const found_t *found, vlm_weight_t *to,
         vlm_fail(err, 500, NULL, "no memory for a copy");
 
     } else if (m->ops->weight_create(m->dev, to, found->spec->layout,
-                                     VLM_QUANT_NONE, parts,
+                                     weights_quant(m, found->spec), parts,
                                      found->biases[0] != NULL ? biases : NULL,
                                      found->nparts, why, sizeof(why))
                != 0)

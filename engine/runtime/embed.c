@@ -286,6 +286,7 @@ embed_key(vlm_engine_t *e, vlm_work_t *w, uint32_t n)
     what.weights = e->embed.weights;
     what.plan = &pic->plan;
     what.geometry = &geometry;
+    what.quant = e->conf.vision_quant;
     what.dtype = e->conf.embedding_dtype;
     what.device = e->embed.device;
     what.scope = w->in.scope.data;

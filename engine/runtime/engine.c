@@ -209,6 +209,13 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
             (double) e->mem.pictures / 1048576,
             (double) e->mem.available / 1048576);
 
+    if (info->quant != VLM_QUANT_NONE || info->vision_quant != VLM_QUANT_NONE)
+    {
+        vlm_log(VLM_LOG_INFO, "weights are quantised: decoder %s, vision "
+                "tower %s", vlm_quant_name(info->quant),
+                vlm_quant_name(info->vision_quant));
+    }
+
     if (e->mem.context < info->context) {
         vlm_log(VLM_LOG_INFO, "context is %d tokens, the model's %d",
                 e->mem.context, info->context);
@@ -279,6 +286,8 @@ open_model(vlm_engine_t *e, vlm_error_t *err)
     opt.min_pixels = e->conf.min_pixels;
     opt.max_pixels = e->conf.max_pixels;
     opt.cpu_pixels = e->device_kind == VLM_DEVICE_CPU;
+    opt.quant = e->conf.quant;
+    opt.vision_quant = e->conf.vision_quant;
 
     e->model = vlm_model_open(e->conf.model, &opt, err);
     if (e->model == NULL) {

@@ -49,6 +49,8 @@ typedef struct {
     int             threads;            /* 0: all CPUs */
     int             image_threads;
     vlm_dtype_t     embedding_dtype;
+    vlm_quant_t     quant;              /* of the decoder */
+    vlm_quant_t     vision_quant;       /* of the tower */
     int32_t         max_model_len;      /* 0: the model's, if it fits */
     int32_t         max_num_seqs;
     int32_t         max_rows;           /* --max-num-batched-tokens */

@@ -127,6 +127,14 @@ test_keys(void)
     differs(&what, &key, "device");
 
     what.device = "cpu";
+    what.quant = VLM_QUANT_INT8;
+    differs(&what, &key, "quantisation");
+
+    again = key_of(&what);
+    what.quant = VLM_QUANT_FP8;
+    differs(&what, &again, "its type");
+
+    what.quant = VLM_QUANT_NONE;
     what.scope = "x";
     what.scope_len = 1;
     differs(&what, &key, "scope");

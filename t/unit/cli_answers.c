@@ -87,6 +87,8 @@ load_questions(void)
                     sizeof(a->prompt));
         copy_string(vlm_json_get(v, "reference"), "", a->expected,
                     sizeof(a->expected));
+        copy_string(vlm_json_get(v, "truth"), "", a->truth,
+                    sizeof(a->truth));
         vlm_json_double(vlm_json_get(v, "margin"), &a->margin);
 
         a->o.images[0] = a->image;
@@ -107,10 +109,14 @@ load_questions(void)
 }
 
 
-/* returns the number of right answers, *wrong of those with a clear margin */
+/*
+ * Returns the number of right answers, *wrong of those with a clear margin,
+ * *truth of those that are true.
+ */
 
 static int
-ask_all(vlm_dtype_t dtype, int n, int *wrong)
+ask_all(vlm_dtype_t dtype, vlm_quant_t quant, vlm_quant_t vision, int n,
+    int *wrong, int *truth)
 {
     int                 i, right;
     vlm_engine_t       *e;
@@ -118,6 +124,8 @@ ask_all(vlm_dtype_t dtype, int n, int *wrong)
 
     ask_conf(&conf, tap_path("models/demo"));
     conf.embedding_dtype = dtype;
+    conf.quant = quant;
+    conf.vision_quant = vision;
     e = ask_start(&conf);
 
     for (i = 0; i < n; i++) {
@@ -128,8 +136,15 @@ ask_all(vlm_dtype_t dtype, int n, int *wrong)
 
     right = 0;
     *wrong = 0;
+    *truth = 0;
 
     for (i = 0; i < n; i++) {
+
+        if (asked[i].result == VLM_OK
+            && strcmp(asked[i].text, asked[i].truth) == 0)
+        {
+            (*truth)++;
+        }
 
         if (asked[i].result == VLM_OK
             && strcmp(asked[i].text, asked[i].expected) == 0)
@@ -157,7 +172,18 @@ ask_all(vlm_dtype_t dtype, int n, int *wrong)
 static void
 test_questions(void)
 {
-    int  n, right, wrong;
+    int     n, right, wrong, base, truth;
+    size_t  i;
+
+    static const struct {
+        const char   *name;
+        vlm_quant_t   quant;
+        vlm_quant_t   vision;
+    } quants[] = {
+        { "int8 decoder", VLM_QUANT_INT8, VLM_QUANT_NONE },
+        { "int8 vision tower", VLM_QUANT_NONE, VLM_QUANT_INT8 },
+        { "int8 both", VLM_QUANT_INT8, VLM_QUANT_INT8 }
+    };
 
     n = load_questions();
 
@@ -165,7 +191,8 @@ test_questions(void)
 
     n = FEW ? 20 : n;
 
-    right = ask_all(VLM_F32, n, &wrong);
+    right = ask_all(VLM_F32, VLM_QUANT_NONE, VLM_QUANT_NONE, n, &wrong,
+                    &truth);
     tap_is(wrong, 0, "f32 embeddings: the reference's answer wherever it is "
            "clear (%d of %d equal)", right, n);
 
@@ -173,9 +200,18 @@ test_questions(void)
         return;
     }
 
-    right = ask_all(VLM_BF16, n, &wrong);
+    right = ask_all(VLM_BF16, VLM_QUANT_NONE, VLM_QUANT_NONE, n, &wrong,
+                    &base);
     tap_ok(right * 100 >= n * 99, "bf16 embeddings: at least 99 %% equal "
-           "(%d of %d)", right, n);
+           "(%d of %d, %d true)", right, n, base);
+
+    for (i = 0; i < sizeof(quants) / sizeof(quants[0]); i++) {
+        right = ask_all(VLM_BF16, quants[i].quant, quants[i].vision, n,
+                        &wrong, &truth);
+        tap_ok(truth * 100 >= base * 100 - n && right * 100 >= n * 98,
+               "%s: %d true, within a point, and at least 98 %% equal (%d of "
+               "%d)", quants[i].name, truth, right, n);
+    }
 }
 
 
@@ -247,8 +283,8 @@ same(const kept_t *k, const asked_t *a)
 
 
 static void
-test_company(kept_t *alone, const char *name, int rows, int threads,
-    int seqs, int blocks)
+test_company(kept_t *alone, const char *name, vlm_quant_t quant, int rows,
+    int threads, int seqs, int blocks)
 {
     int                 i, n, round;
     vlm_engine_t       *e;
@@ -256,6 +292,8 @@ test_company(kept_t *alone, const char *name, int rows, int threads,
 
     ask_conf(&conf, tap_path("models/demo"));
     conf.digest = 1;
+    conf.quant = quant;
+    conf.vision_quant = quant;
     conf.max_rows = rows;
     conf.threads = threads;
     conf.max_num_seqs = seqs;
@@ -290,15 +328,16 @@ test_company(kept_t *alone, const char *name, int rows, int threads,
 
 
 static void
-test_same(void)
+test_alone(kept_t *alone, vlm_quant_t quant)
 {
     int                 i;
-    kept_t              alone[NSAME];
     vlm_engine_t       *e;
     vlm_engine_conf_t   conf;
 
     ask_conf(&conf, tap_path("models/demo"));
     conf.digest = 1;
+    conf.quant = quant;
+    conf.vision_quant = quant;
     e = ask_start(&conf);
 
     for (i = 0; i < NSAME; i++) {
@@ -318,16 +357,31 @@ test_same(void)
 
     tap_ok(memcmp(alone[0].digest, alone[1].digest, 32) != 0,
            "different requests differ");
+}
 
-    test_company(alone, "together", 256, 2, 16, 0);
-    test_company(alone, "chunks of 7 rows", 7, 2, 6, 0);
+
+static void
+test_same(void)
+{
+    kept_t  alone[NSAME], quantised[NSAME];
+
+    test_alone(alone, VLM_QUANT_NONE);
+    test_company(alone, "together", VLM_QUANT_NONE, 256, 2, 16, 0);
+    test_company(alone, "chunks of 7 rows", VLM_QUANT_NONE, 7, 2, 6, 0);
 
     if (FEW) {
         return;
     }
 
-    test_company(alone, "one thread, two seats", 16, 1, 2, 0);
-    test_company(alone, "few blocks", 64, 2, 16, 18);
+    test_company(alone, "one thread, two seats", VLM_QUANT_NONE, 16, 1, 2, 0);
+    test_company(alone, "few blocks", VLM_QUANT_NONE, 64, 2, 16, 18);
+
+    test_alone(quantised, VLM_QUANT_INT8);
+    tap_ok(memcmp(alone[0].digest, quantised[0].digest, 32) != 0,
+           "int8 weights differ");
+    test_company(quantised, "int8, together", VLM_QUANT_INT8, 256, 2, 16, 0);
+    test_company(quantised, "int8, chunks of 7 rows, one thread",
+                 VLM_QUANT_INT8, 7, 1, 6, 0);
 }
 
 

@@ -21,6 +21,7 @@ open_base(uint64_t min, uint64_t max, int cpu)
     vlm_model_t          *m;
     vlm_model_options_t   opt;
 
+    memset(&opt, 0, sizeof(opt));
     opt.min_pixels = min;
     opt.max_pixels = max;
     opt.cpu_pixels = cpu;
@@ -101,7 +102,7 @@ test_refused(void)
     vlm_error_t           err;
     vlm_model_t          *m;
     vlm_image_plan_t      plan;
-    vlm_model_options_t   opt = { 2000000, 0, 0 };
+    vlm_model_options_t   opt = { .min_pixels = 2000000 };
 
     m = open_base(0, 0, 0);
 
@@ -340,6 +341,50 @@ test_info_loaded(void)
 }
 
 
+/* the same with weights of bytes: no more than the layers' */
+
+static void
+test_quantised(void)
+{
+    vlm_buf_t                out;
+    vlm_error_t              err;
+    vlm_model_t             *m;
+    vlm_model_options_t      opt;
+    const vlm_model_info_t  *i;
+
+    memset(&opt, 0, sizeof(opt));
+    opt.quant = VLM_QUANT_INT8;
+    opt.vision_quant = VLM_QUANT_INT8;
+
+    m = vlm_model_open(tap_path("models/demo"), &opt, &err);
+
+    if (!tap_ok(m != NULL, "quantised")) {
+        return;
+    }
+
+    /* less the elements of 4 layers' products, more 8 bytes a row */
+
+    i = vlm_model_info(m);
+    tap_is((long long) i->weight_bytes,
+           5966848 - 4 * (393216 - 8 * 1728) - 4 * (196608 - 8 * 1152),
+           "bytes");
+    tap_is((long long) i->vision_bytes, 2610048 - 4 * (196608 - 8 * 1152),
+           "bytes of the tower");
+
+    memset(&out, 0, sizeof(out));
+    tap_is(vlm_model_describe(m, 0, 0, 0, &out, &err), VLM_OK, "text");
+    tap_ok(strstr(out.data, "\nweights     3.5 MiB: language 1.8 MiB (int8), "
+                  "vision 1.8 MiB (int8)\n") != NULL, "says so");
+    vlm_buf_free(&out);
+
+    tap_is(vlm_model_describe(m, 0, 0, 1, &out, &err), VLM_OK, "JSON");
+    tap_ok(strstr(out.data, "\"quantization\":\"int8\","
+                  "\"vision_quantization\":\"int8\"") != NULL, "says so");
+    vlm_buf_free(&out);
+    vlm_model_free(m);
+}
+
+
 static void
 test_progress(void *data, uint64_t done, uint64_t total)
 {
@@ -552,6 +597,7 @@ main(void)
     test_detail();
     test_positions();
     test_info();
+    test_quantised();
     test_info_loaded();
     test_loading();
     test_sampling();

@@ -13,6 +13,7 @@ typedef struct {
     char                    image[256];
     char                    prompt[256];
     char                    expected[256];
+    char                    truth[256];
     double                  margin;
     const uint8_t          *claimed;    /* digest of the first picture, as
                                            the worker has it; or NULL */

@@ -27,13 +27,21 @@ int
 golden_open(golden_rig_t *rig, const char *dir, vlm_device_t *dev,
     const vlm_ops_t *ops)
 {
+    return golden_open_as(rig, dir, NULL, dev, ops);
+}
+
+
+int
+golden_open_as(golden_rig_t *rig, const char *dir,
+    const vlm_model_options_t *opt, vlm_device_t *dev, const vlm_ops_t *ops)
+{
     char         why[256];
     vlm_error_t  err;
 
     memset(rig, 0, sizeof(*rig));
     memset(&err, 0, sizeof(err));
 
-    rig->model = vlm_model_open(dir, NULL, &err);
+    rig->model = vlm_model_open(dir, opt, &err);
     if (rig->model == NULL) {
         return failed("open", &err);
     }

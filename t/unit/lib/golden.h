@@ -36,6 +36,8 @@ typedef struct {
  */
 int golden_open(golden_rig_t *rig, const char *dir, vlm_device_t *dev,
     const vlm_ops_t *ops);
+int golden_open_as(golden_rig_t *rig, const char *dir,
+    const vlm_model_options_t *opt, vlm_device_t *dev, const vlm_ops_t *ops);
 void golden_close(golden_rig_t *rig);
 
 
