@@ -137,7 +137,7 @@ test-bins: $(units) $(B)/fake_engine
 
 # what several threads run through, for TSAN=1
 
-threaded := channel_threads kernels_pool kernels_attn text_tokenizer \
+threaded := channel_threads kernels_pool kernels_attn kernels_i8 text_tokenizer \
     runtime_server runtime_loading cli_soak \
     $(patsubst t/unit/%.c,%,$(wildcard t/unit/cache_*.c))
 

@@ -2,9 +2,10 @@
 /*
  * Whole passes of a model: encoding a picture of 448 x 448, a prompt of 512
  * tokens, decoding for several sequences with 128 tokens each in the cache.
- * bench/make-checkpoint writes a checkpoint for it.
+ * bench/make-checkpoint writes a checkpoint for it.  With -q the same again
+ * with int8 weights, and how much faster that is.
  *
- * usage: bench_model [-t threads] [-s seconds a line] DIR
+ * usage: bench_model [-q] [-t threads] [-s seconds a line] DIR
  */
 
 #include <math.h>
@@ -18,6 +19,7 @@
 #define CONTEXT     128
 #define BLOCK       16
 #define MAX_SEQS    16
+#define MAX_LINES   16
 
 /* blocks of one sequence: the prompt, and one for a decoded token */
 #define SEQ_BLOCKS  (PROMPT / BLOCK + 1)
@@ -29,6 +31,9 @@ typedef struct {
     vlm_queue_t              *q;
     bench_roofs_t             roofs;
     double                    seconds;
+    vlm_quant_t               quant;
+    double                    times[MAX_LINES];     /* before it */
+    int                       line;
     vlm_model_t              *model;
     const vlm_model_info_t   *info;
     vlm_decoder_t            *decoder;
@@ -38,6 +43,7 @@ typedef struct {
 } bench_t;
 
 
+static int bench_all(bench_t *b, const char *dir, vlm_error_t *err);
 static int bench_load(bench_t *b, const char *dir, vlm_error_t *err);
 static int bench_encode(bench_t *b, vlm_error_t *err);
 static int encode_once(vlm_encoder_t *e, const vlm_image_t *image,
@@ -48,17 +54,16 @@ static int step(bench_t *b, int32_t first, int32_t nseqs, int32_t rows,
     int32_t context, vlm_error_t *err);
 static double decoder_macs(const bench_t *b, int64_t rows, int64_t keys);
 static double decoder_bytes(const bench_t *b, int64_t nseqs);
-static void report(const bench_t *b, const char *name, double t, double flops,
+static void report(bench_t *b, const char *name, double t, double flops,
     double bytes);
 
 
 int
 main(int argc, char **argv)
 {
-    int          opt, nthreads;
+    int          opt, nthreads, rc, twice;
     char         text[256], machine[128];
     bench_t     *b;
-    int32_t      n;
     vlm_error_t  err;
 
     b = calloc(1, sizeof(bench_t));
@@ -68,8 +73,9 @@ main(int argc, char **argv)
 
     b->seconds = 2;
     nthreads = 0;
+    twice = 0;
 
-    while ((opt = getopt(argc, argv, "t:s:")) != -1) {
+    while ((opt = getopt(argc, argv, "qt:s:")) != -1) {
 
         if (opt == 't') {
             nthreads = atoi(optarg);
@@ -77,13 +83,17 @@ main(int argc, char **argv)
         } else if (opt == 's') {
             b->seconds = atof(optarg);
 
+        } else if (opt == 'q') {
+            twice = 1;
+
         } else {
             return 2;
         }
     }
 
     if (optind != argc - 1) {
-        fprintf(stderr, "usage: %s [-t threads] [-s seconds] DIR\n", argv[0]);
+        fprintf(stderr, "usage: %s [-q] [-t threads] [-s seconds] DIR\n",
+                argv[0]);
         return 2;
     }
 
@@ -97,29 +107,51 @@ main(int argc, char **argv)
     printf("%s, %s, %d threads of %d\n", machine, b->ops->name,
            vlm_pool_size(b->dev->pool), vlm_cpu_count());
 
-    if (bench_load(b, argv[optind], &err) == VLM_ERROR
-        || bench_encode(b, &err) == VLM_ERROR
-        || bench_prefill(b, &err) == VLM_ERROR)
-    {
+    rc = bench_all(b, argv[optind], &err);
+
+    if (rc == VLM_OK && twice) {
+        b->quant = VLM_QUANT_INT8;
+        rc = bench_all(b, argv[optind], &err);
+    }
+
+    if (rc == VLM_ERROR) {
         fprintf(stderr, "%s\n", err.message);
         return 1;
     }
 
+    vlm_cpu_device_destroy(b->dev);
+    free(b);
+
+    return 0;
+}
+
+
+static int
+bench_all(bench_t *b, const char *dir, vlm_error_t *err)
+{
+    int32_t  n;
+
+    b->line = 0;
+
+    if (bench_load(b, dir, err) == VLM_ERROR
+        || bench_encode(b, err) == VLM_ERROR
+        || bench_prefill(b, err) == VLM_ERROR)
+    {
+        return VLM_ERROR;
+    }
+
     for (n = 1; n <= MAX_SEQS; n *= 2) {
 
-        if (bench_decode(b, n, &err) == VLM_ERROR) {
-            fprintf(stderr, "%s\n", err.message);
-            return 1;
+        if (bench_decode(b, n, err) == VLM_ERROR) {
+            return VLM_ERROR;
         }
     }
 
     vlm_decoder_free(b->decoder);
     vlm_model_free(b->model);
     b->ops->queue_destroy(b->q);
-    vlm_cpu_device_destroy(b->dev);
-    free(b);
 
-    return 0;
+    return VLM_OK;
 }
 
 
@@ -131,6 +163,8 @@ bench_load(bench_t *b, const char *dir, vlm_error_t *err)
     vlm_model_options_t  options;
 
     memset(&options, 0, sizeof(vlm_model_options_t));
+    options.quant = b->quant;
+    options.vision_quant = b->quant;
 
     b->q = b->ops->queue_create(b->dev, 0);
 
@@ -151,11 +185,12 @@ bench_load(bench_t *b, const char *dir, vlm_error_t *err)
 
     b->info = vlm_model_info(b->model);
 
-    printf("roofs: %.1f GFLOP/s, %.1f GB/s\n"
+    printf("\n%s: %.1f GFLOP/s, int8 %.1f, %.1f GB/s\n"
            "%d vision and %d decoder layers, %.0f MB, loaded in %.2f s\n\n"
            "%-28s %10s %9s %7s %7s\n",
-           b->roofs.flops * 1e-9, b->roofs.bytes * 1e-9,
-           b->info->vision_layers, b->info->layers,
+           b->quant == VLM_QUANT_NONE ? "roofs" : "int8 weights; roofs",
+           b->roofs.flops * 1e-9, b->roofs.int8 * 1e-9,
+           b->roofs.bytes * 1e-9, b->info->vision_layers, b->info->layers,
            (double) b->info->weight_bytes * 1e-6, bench_now() - start,
            "", "ms", "GFLOP/s", "GB/s", "% roof");
     fflush(stdout);
@@ -400,20 +435,31 @@ decoder_bytes(const bench_t *b, int64_t nseqs)
 }
 
 
-static void
-report(const bench_t *b, const char *name, double t, double flops,
-    double bytes)
-{
-    double  least, by_bytes;
+/* (with int8 attention and the head are float32 still, and less than that) */
 
-    least = b->roofs.flops > 0 ? flops / b->roofs.flops : 0;
+static void
+report(bench_t *b, const char *name, double t, double flops, double bytes)
+{
+    double  least, by_bytes, roof;
+
+    roof = b->quant == VLM_QUANT_NONE ? b->roofs.flops : b->roofs.int8;
+    least = roof > 0 ? flops / roof : 0;
     by_bytes = bytes / b->roofs.bytes;
 
     if (by_bytes > least) {
         least = by_bytes;
     }
 
-    printf("%-28s %10.2f %9.1f %7.2f %6.1f%%\n", name, t * 1e3,
+    printf("%-28s %10.2f %9.1f %7.2f %6.1f%%", name, t * 1e3,
            flops / t * 1e-9, bytes / t * 1e-9, 100 * least / t);
+
+    if (b->quant == VLM_QUANT_NONE) {
+        b->times[b->line++] = t;
+
+    } else {
+        printf("  x%.2f", b->times[b->line++] / t);
+    }
+
+    printf("\n");
     fflush(stdout);
 }
