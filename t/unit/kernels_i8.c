@@ -17,6 +17,12 @@
 
 #define MAX_PARTS  3
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define RANDOM     5            /* sanitizers are slow */
+#else
+#define RANDOM     25
+#endif
+
 
 typedef struct {
     const char           *name;
@@ -659,7 +665,7 @@ main(void)
         check_case(&cases[i]);
     }
 
-    for (n = 0; n < 25; n++) {
+    for (n = 0; n < RANDOM; n++) {
         check_random(n);
     }
 
