@@ -14,8 +14,10 @@ my $default = 64;               # 4 blocks of 256 threads
 
 my %budget = (
     # two blocks of 128 threads, which is what shared memory allows too
-    prefill_kernel  => 255,
-    vision_kernel   => 255,
+    prefill_kernel          => 255,
+    vision_kernel           => 255,
+    prefill_matrix_kernel   => 255,
+    vision_matrix_kernel    => 255,
 
     # packs of a weight or of keys stay in registers until they are used
     decode_kernel   => 128,

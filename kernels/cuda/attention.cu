@@ -49,9 +49,7 @@ vlm_cuda_attention(vlm_queue_t *q, const vlm_step_t *step,
 
     if (vlm_cuda_begin(q) != 0 || step->host.nrows == 0
         || attention_check(q, &a) != 0
-        || plan_make(q, &step->host,
-                     vlm_cuda_attention_tile(kv->head_dim, qkv->dtype), &p)
-           != 0)
+        || plan_make(q, &step->host, vlm_cuda_attention_tile(q, &a), &p) != 0)
     {
         return;
     }

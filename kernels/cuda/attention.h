@@ -31,8 +31,8 @@ typedef struct {
 void vlm_cuda_attention_decode(vlm_queue_t *q, const vlm_attention_t *a,
     const int32_t *rows, int32_t n, int32_t keys);
 
-/* tiles of consecutive rows (attention_tile.cuh), on the device */
-int vlm_cuda_attention_tile(int32_t head_dim, vlm_dtype_t type);
+/* tiles of consecutive rows (attention_keys.cuh), on the device */
+int vlm_cuda_attention_tile(const vlm_queue_t *q, const vlm_attention_t *a);
 void vlm_cuda_attention_prefill(vlm_queue_t *q, const vlm_attention_t *a,
     const void *tiles, int32_t n);
 

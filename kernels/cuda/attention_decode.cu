@@ -11,7 +11,7 @@
  */
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention_keys.cuh"
 
 
 #define SPLIT           128             /* keys, and threads */

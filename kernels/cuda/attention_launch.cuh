@@ -5,23 +5,8 @@
 #define VLM_CUDA_ATTENTION_LAUNCH_H
 
 
+#include "kernels/cuda/attention_matrix.cuh"
 #include "kernels/cuda/attention_tile.cuh"
-
-
-/*
- * l.template run<T, N, COLS, TILE>(l) for a head of "dim": N elements of a key
- * are loaded at once, 16 bytes if the head's size allows it; TILE is what
- * 48 KB of shared memory hold.
- */
-
-#define ATTEND_LAUNCH(type, dim, l)                                           \
-    do {                                                                      \
-        if ((type) == VLM_BF16) {                                             \
-            launch_by_dim<bf16_t>(dim, l);                                    \
-        } else {                                                              \
-            launch_by_dim<float>(dim, l);                                     \
-        }                                                                     \
-    } while (0)
 
 
 VLM_CUDA_BEGIN
@@ -41,90 +26,180 @@ attend_dim_check(vlm_queue_t *q, int32_t dim, const char *op)
 }
 
 
-template <typename T>
-struct attend_tiles_t {
-    enum { small = sizeof(T) == 2 ? 64 : 32, large = small / 2 };
-};
-
-
-/* queries of a tile, as below */
+/* may heads be moved in pieces of 16 bytes? */
 
 static inline int
-attend_tile(int dim, vlm_dtype_t type)
+attend_wide(const vlm_tensor_t *qkv, const vlm_tensor_t *y, int dim)
 {
-    int  large;
-
-    large = dim > 128 || ((size_t) dim * vlm_dtype_size(type) % 16 != 0
-                          && dim > 2 * ATTEND_COLUMNS);
-
-    if (type == VLM_BF16) {
-        return large ? attend_tiles_t<bf16_t>::large
-                     : attend_tiles_t<bf16_t>::small;
-    }
-
-    return large ? attend_tiles_t<float>::large
-                 : attend_tiles_t<float>::small;
+    return (size_t) dim * vlm_dtype_size(qkv->dtype) % 16 == 0
+           && is_wide(qkv->data, qkv->stride, qkv->dtype)
+           && is_wide(y->data, y->stride, y->dtype);
 }
 
 
-template <typename T, int N, typename L>
+/* queries of a tile in float32: what 48 KB of shared memory hold */
+
+#define ATTEND_TILE         32
+#define ATTEND_TILE_LARGE   16
+
+/* float32 heads that are loaded by 8 bytes are few: they take two paths */
+
+static inline int
+is_large(int dim)
+{
+    return dim > 128 || (dim % 4 != 0 && dim > 2 * ATTEND_COLUMNS);
+}
+
+
+/* queries of a warp; heads over 128 have twice the sums for each */
+
+static inline int
+matrix_queries(int dim)
+{
+    return dim > 128 ? MATRIX : 2 * MATRIX;
+}
+
+
+/*
+ * Queries of a tile.  Large ones read keys less often, but there must be two
+ * blocks for each multiprocessor; a row's result is the same.
+ */
+
+static inline int
+attend_tile(const vlm_queue_t *q, vlm_dtype_t type, int dim, int64_t rows,
+    int32_t heads)
+{
+    int  most;
+
+    if (type != VLM_BF16) {
+        return is_large(dim) ? ATTEND_TILE_LARGE : ATTEND_TILE;
+    }
+
+    most = MATRIX_WARPS * matrix_queries(dim);
+
+    return rows * heads < (int64_t) 2 * most * q->dev->multiprocessors
+           ? most / 2 : most;
+}
+
+
+/* l.template tile<N, COLS, TILE>(): N elements of a key are loaded at once */
+
+template <int N, typename L>
 static void
 launch_by_columns(int dim, const L &l)
 {
-    enum { S = attend_tiles_t<T>::small, B = attend_tiles_t<T>::large };
-
     switch ((dim + ATTEND_COLUMNS - 1) / ATTEND_COLUMNS) {
 
     case 1:
-        l.template run<T, N, 1, S>();
+        l.template tile<N, 1, ATTEND_TILE>();
         break;
 
     case 2:
-        l.template run<T, N, 2, S>();
+        l.template tile<N, 2, ATTEND_TILE>();
         break;
 
     case 3:
     case 4:
-        l.template run<T, N, 4, S>();
+        l.template tile<N, 4, ATTEND_TILE>();
         break;
 
     case 5:
-        l.template run<T, N, 5, S>();
+        l.template tile<N, 5, ATTEND_TILE>();
         break;
 
     case 6:
-        l.template run<T, N, 6, S>();
+        l.template tile<N, 6, ATTEND_TILE>();
         break;
 
     case 7:
     case 8:
-        l.template run<T, N, 8, S>();
+        l.template tile<N, 8, ATTEND_TILE>();
         break;
 
     default:
-        l.template run<T, N, 16, B>();
+        l.template tile<N, 16, ATTEND_TILE_LARGE>();
         break;
     }
 }
 
 
-/* (heads of odd sizes are few and small: they take one path) */
+/* l.template matrix<COLS, ROWS>() */
 
-template <typename T, typename L>
+template <typename L>
 static void
-launch_by_dim(int dim, const L &l)
+launch_matrix(int dim, const L &l)
 {
-    enum { N = wide_t<T>::n };
+    switch ((dim + MATRIX - 1) / MATRIX) {
 
-    if (dim % N == 0) {
-        launch_by_columns<T, N>(dim, l);
+    case 1:
+    case 2:
+    case 3:
+    case 4:
+        l.template matrix<4, 2>();
+        break;
 
-    } else if (dim <= 2 * ATTEND_COLUMNS) {
-        l.template run<T, 2, 2, attend_tiles_t<T>::small>();
+    case 5:
+        l.template matrix<5, 2>();
+        break;
+
+    case 6:
+        l.template matrix<6, 2>();
+        break;
+
+    case 7:
+    case 8:
+        l.template matrix<8, 2>();
+        break;
+
+    default:
+        l.template matrix<16, 1>();
+        break;
+    }
+}
+
+
+template <typename L>
+static void
+attend_launch(vlm_dtype_t type, int dim, const L &l)
+{
+    if (type == VLM_BF16) {
+        launch_matrix(dim, l);
+
+    } else if (dim % 4 == 0) {
+        launch_by_columns<4>(dim, l);
+
+    } else if (!is_large(dim)) {
+        l.template tile<2, 2, ATTEND_TILE>();
 
     } else {
-        l.template run<T, 2, 16, attend_tiles_t<T>::large>();
+        l.template tile<2, 16, ATTEND_TILE_LARGE>();
     }
+}
+
+
+/* a block of the kernel for each tile and head; X is the second argument */
+
+template <typename X>
+static void
+attend_blocks(vlm_queue_t *q, const char *op, void (*kernel)(attend_t, X),
+    dim3 grid, int threads, size_t shared, const attend_t &a, const X &x)
+{
+    if (VLM_ALLOW_SHARED(q, op, kernel, shared) == 0) {
+        VLM_LAUNCH(q, op, kernel, grid, (unsigned) threads, shared, a, x);
+    }
+}
+
+
+/* of a block of the matrix kernel with so many queries */
+
+template <int COLS, int ROWS>
+static size_t
+matrix_shared(int tile)
+{
+    typedef matrix_shape_t<COLS, ROWS>  shape;
+
+    return (size_t) (shape::places + 2 * shape::keys
+                     + tile / shape::queries * shape::of_warp);
 }
 
 

@@ -16,18 +16,41 @@ typedef struct {
 } cache_t;
 
 
-template <typename T, int N, int COLS, int TILE>
+/* the last tiles see most keys: they begin first */
+
+static __device__ __forceinline__ attend_tile_t
+prefill_tile(const attend_t &a, cache_t *c)
+{
+    attend_tile_t  t;
+
+    t = a.tiles[gridDim.x - 1 - blockIdx.x];
+
+    c->paged.blocks = c->blocks + (int64_t) t.from * c->max_blocks;
+    c->paged.head = (int32_t) blockIdx.y / c->group;
+
+    return t;
+}
+
+
+template <int N, int COLS, int TILE>
 __global__ void __launch_bounds__(TILE / ATTEND_QUERIES * ATTEND_COLUMNS)
 prefill_kernel(attend_t a, cache_t c)
 {
     attend_tile_t  t;
 
-    t = a.tiles[blockIdx.x];
+    t = prefill_tile(a, &c);
+    attend<N, COLS, TILE>(a, t, (int) blockIdx.y, c.paged);
+}
 
-    c.paged.blocks = c.blocks + (int64_t) t.from * c.max_blocks;
-    c.paged.head = (int32_t) blockIdx.y / c.group;
 
-    attend<T, N, COLS, TILE>(a, t, (int) blockIdx.y, c.paged);
+template <int COLS, int ROWS>
+__global__ void __launch_bounds__(MATRIX_WARPS * VLM_WARP)
+prefill_matrix_kernel(attend_t a, cache_t c)
+{
+    attend_tile_t  t;
+
+    t = prefill_tile(a, &c);
+    attend_matrix<COLS, ROWS>(a, t, (int) blockIdx.y, c.paged);
 }
 
 
@@ -35,25 +58,33 @@ struct prefill_launch_t {
     vlm_queue_t        *q;
     attend_t            a;
     cache_t             c;
-    unsigned            ntiles;
-    unsigned            heads;
+    dim3                grid;
+    int                 queries;        /* of a tile */
 
-    template <typename T, int N, int COLS, int TILE>
+    template <int N, int COLS, int TILE>
     void
-    run() const
+    tile() const
     {
-        void (*kernel)(attend_t, cache_t) = prefill_kernel<T, N, COLS, TILE>;
+        attend_blocks(q, "attention", prefill_kernel<N, COLS, TILE>, grid,
+                      TILE / ATTEND_QUERIES * ATTEND_COLUMNS, 0, a, c);
+    }
 
-        VLM_LAUNCH(q, "attention", kernel, dim3(ntiles, heads),
-                   TILE / ATTEND_QUERIES * ATTEND_COLUMNS, 0, a, c);
+    template <int COLS, int ROWS>
+    void
+    matrix() const
+    {
+        attend_blocks(q, "attention", prefill_matrix_kernel<COLS, ROWS>, grid,
+                      queries / (ROWS * MATRIX) * VLM_WARP,
+                      matrix_shared<COLS, ROWS>(queries), a, c);
     }
 };
 
 
 int
-vlm_cuda_attention_tile(int32_t head_dim, vlm_dtype_t type)
+vlm_cuda_attention_tile(const vlm_queue_t *q, const vlm_attention_t *a)
 {
-    return attend_tile(head_dim, type);
+    return attend_tile(q, a->qkv->dtype, a->kv->head_dim, a->step->nrows,
+                       a->heads);
 }
 
 
@@ -64,8 +95,8 @@ vlm_cuda_attention_prefill(vlm_queue_t *q, const vlm_attention_t *a,
     prefill_launch_t  l;
 
     l.q = q;
-    l.ntiles = (unsigned) n;
-    l.heads = (unsigned) a->heads;
+    l.grid = dim3((unsigned) n, (unsigned) a->heads);
+    l.queries = vlm_cuda_attention_tile(q, a);
 
     l.a.y = a->y->data;
     l.a.y_stride = a->y->stride;
@@ -73,6 +104,7 @@ vlm_cuda_attention_prefill(vlm_queue_t *q, const vlm_attention_t *a,
     l.a.q_stride = a->qkv->stride;
     l.a.head_dim = a->kv->head_dim;
     l.a.causal = 1;
+    l.a.wide = attend_wide(a->qkv, a->y, a->kv->head_dim);
     l.a.scale = 1.0f / sqrtf((float) a->kv->head_dim);
     l.a.tiles = (const attend_tile_t *) tiles;
 
@@ -86,7 +118,7 @@ vlm_cuda_attention_prefill(vlm_queue_t *q, const vlm_attention_t *a,
     l.c.max_blocks = a->step->max_blocks;
     l.c.group = a->heads / a->kv->kv_heads;
 
-    ATTEND_LAUNCH(a->qkv->dtype, a->kv->head_dim, l);
+    attend_launch(a->qkv->dtype, a->kv->head_dim, l);
 }
 
 

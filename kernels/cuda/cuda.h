@@ -3,13 +3,17 @@
  * Inside the CUDA device.  The sources are compiled twice: by nvcc, and with
  * VLM_EMU by the host's C++ compiler against kernels/emu.  Rules for kernels:
  *
- * - launched by VLM_LAUNCH, shared memory by VLM_SHARED and VLM_DYNAMIC,
- *   barriers by VLM_SYNC, shuffles by vlm_shfl_xor() and vlm_shfl();
+ * - launched by VLM_LAUNCH, shared memory by VLM_SHARED and VLM_DYNAMIC (more
+ *   than 48 KB: VLM_ALLOW_SHARED before the launch), barriers by VLM_SYNC and
+ *   VLM_SYNC_WARP, shuffles by vlm_shfl_xor() and vlm_shfl(), votes by
+ *   vlm_any(), copies in the background by VLM_COPY_ASYNC;
+ * - tensor cores by nvcuda::wmma in 16 x 16 x 16 of bfloat16 (matrix.cuh):
+ *   which element of a fragment is where is nobody's to know; fragments of
+ *   one type may be combined element by element, and that is all;
  * - blocks have one dimension, a multiple of 32; every thread of a block
- *   reaches every barrier, and every lane of a warp every shuffle (no early
- *   return in front of them);
- * - no inline PTX, no tensor core intrinsics, nothing that needs lanes to
- *   keep step or blocks to meet.
+ *   reaches every barrier, and every lane of a warp every shuffle, vote and
+ *   operation on fragments (no early return in front of them);
+ * - no inline PTX, nothing that needs lanes to keep step or blocks to meet.
  *
  * The host's part of an operation: vlm_cuda_begin(), checks, launches.  It
  * never waits, and allocates only when a shape is larger than all before it.
@@ -39,6 +43,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime_api.h>
 
 #define VLM_CUDA_BEGIN  namespace vlm_cuda_device_ns {

@@ -33,6 +33,25 @@
 
 #define VLM_SYNC()  vlm_emu_barrier(__LINE__)
 
+/* the lanes of a warp wait for each other, and see what others wrote */
+
+#define VLM_SYNC_WARP()  ((void) vlm_emu_any(0, __LINE__))
+
+/*
+ * From global to shared memory behind the thread's back: 4, 8 or 16 bytes
+ * from and to multiples of them, there after the thread has waited.
+ */
+
+#define VLM_COPY_ASYNC(to, from, size)                                        \
+    vlm_emu_copy_async(to, from, size, __LINE__)
+
+#define VLM_COPY_WAIT()  vlm_emu_copy_wait()
+
+/* a launch with so much dynamic shared memory may be more than 48 KB */
+
+#define VLM_ALLOW_SHARED(q, op, kernel, size)                                 \
+    vlm_cuda_check(q, vlm_emu_allow_shared((const void *) (kernel), size), op)
+
 #else
 
 #define VLM_LAUNCH(q, op, kernel, grid, block, shared, ...)                   \
@@ -44,10 +63,25 @@
 #define VLM_SHARED(type, name, n)  __shared__ type name[n]
 
 #define VLM_DYNAMIC(type, name)                                               \
-    extern __shared__ __align__(16) char vlm_dynamic[];                       \
+    extern __shared__ __align__(32) char vlm_dynamic[];                       \
     type *name = (type *) vlm_dynamic
 
 #define VLM_SYNC()  __syncthreads()
+
+#define VLM_SYNC_WARP()  __syncwarp()
+
+#define VLM_COPY_ASYNC(to, from, size)  __pipeline_memcpy_async(to, from, size)
+
+#define VLM_COPY_WAIT()                                                       \
+    do {                                                                      \
+        __pipeline_commit();                                                  \
+        __pipeline_wait_prior(0);                                             \
+    } while (0)
+
+#define VLM_ALLOW_SHARED(q, op, kernel, size)                                 \
+    vlm_cuda_check(q, cudaFuncSetAttribute((const void *) (kernel),           \
+                       cudaFuncAttributeMaxDynamicSharedMemorySize,           \
+                       (int) (size)), op)
 
 #endif
 
@@ -200,6 +234,7 @@ shfl(int v, int lane, int line)
     return (int) vlm_emu_shuffle((uint32_t) v, lane, line);
 }
 
+#define vlm_any(v)             vlm_emu_any(v, __LINE__)
 #define vlm_shfl(v, lane)      shfl(v, lane, __LINE__)
 #define vlm_shfl_xor(v, mask)                                                 \
     shfl(v, (int) (threadIdx.x % VLM_WARP) ^ (mask), __LINE__)
@@ -247,6 +282,7 @@ from_f32(f16_t *y, float x)
     y->bits = __half_as_ushort(__float2half_rn(x));
 }
 
+#define vlm_any(v)             __any_sync(0xffffffff, v)
 #define vlm_shfl(v, lane)      __shfl_sync(0xffffffff, v, lane)
 #define vlm_shfl_xor(v, mask)  __shfl_xor_sync(0xffffffff, v, mask)
 

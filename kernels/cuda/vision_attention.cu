@@ -13,7 +13,7 @@ static attend_tile_t *vision_tiles(const vlm_segments_t *seg, int64_t row0,
     int64_t rows, int tile, size_t *n);
 
 
-template <typename T, int N, int COLS, int TILE>
+template <int N, int COLS, int TILE>
 __global__ void __launch_bounds__(TILE / ATTEND_QUERIES * ATTEND_COLUMNS)
 vision_kernel(attend_t a, rows_t rows)
 {
@@ -21,10 +21,25 @@ vision_kernel(attend_t a, rows_t rows)
 
     t = a.tiles[blockIdx.x];
 
-    rows.data = (const T *) rows.data + (int64_t) t.from * 2 * rows.width
+    rows.data = (const float *) rows.data + (int64_t) t.from * 2 * rows.width
                 + (int64_t) blockIdx.y * a.head_dim;
 
-    attend<T, N, COLS, TILE>(a, t, (int) blockIdx.y, rows);
+    attend<N, COLS, TILE>(a, t, (int) blockIdx.y, rows);
+}
+
+
+template <int COLS, int ROWS>
+__global__ void __launch_bounds__(MATRIX_WARPS * VLM_WARP)
+vision_matrix_kernel(attend_t a, rows_t rows)
+{
+    attend_tile_t  t;
+
+    t = a.tiles[blockIdx.x];
+
+    rows.data = (const bf16_t *) rows.data + (int64_t) t.from * 2 * rows.width
+                + (int64_t) blockIdx.y * a.head_dim;
+
+    attend_matrix<COLS, ROWS>(a, t, (int) blockIdx.y, rows);
 }
 
 
@@ -32,17 +47,25 @@ struct vision_launch_t {
     vlm_queue_t        *q;
     attend_t            a;
     rows_t              rows;
-    unsigned            ntiles;
-    unsigned            heads;
+    dim3                grid;
+    int                 queries;        /* of a tile */
 
-    template <typename T, int N, int COLS, int TILE>
+    template <int N, int COLS, int TILE>
     void
-    run() const
+    tile() const
     {
-        void (*kernel)(attend_t, rows_t) = vision_kernel<T, N, COLS, TILE>;
+        attend_blocks(q, "vision_attention", vision_kernel<N, COLS, TILE>,
+                      grid, TILE / ATTEND_QUERIES * ATTEND_COLUMNS, 0, a,
+                      rows);
+    }
 
-        VLM_LAUNCH(q, "vision_attention", kernel, dim3(ntiles, heads),
-                   TILE / ATTEND_QUERIES * ATTEND_COLUMNS, 0, a, rows);
+    template <int COLS, int ROWS>
+    void
+    matrix() const
+    {
+        attend_blocks(q, "vision_attention", vision_matrix_kernel<COLS, ROWS>,
+                      grid, queries / (ROWS * MATRIX) * VLM_WARP,
+                      matrix_shared<COLS, ROWS>(queries), a, rows);
     }
 };
 
@@ -62,16 +85,17 @@ vlm_cuda_vision_attention(vlm_queue_t *q, const vlm_segments_t *seg,
         return;
     }
 
-    tiles = vision_tiles(seg, row0, qkv->rows,
-                         attend_tile(seg->head_dim, qkv->dtype), &n);
+    l.queries = attend_tile(q, qkv->dtype, seg->head_dim, qkv->rows,
+                            seg->heads);
+
+    tiles = vision_tiles(seg, row0, qkv->rows, l.queries, &n);
     if (tiles == NULL) {
         vlm_cuda_fail(q, "vision_attention: no memory for %zu tiles", n);
         return;
     }
 
     l.q = q;
-    l.ntiles = (unsigned) n;
-    l.heads = (unsigned) seg->heads;
+    l.grid = dim3((unsigned) n, (unsigned) seg->heads);
 
     l.a.y = y->data;
     l.a.y_stride = y->stride;
@@ -79,6 +103,7 @@ vlm_cuda_vision_attention(vlm_queue_t *q, const vlm_segments_t *seg,
     l.a.q_stride = qkv->stride;
     l.a.head_dim = seg->head_dim;
     l.a.causal = 0;
+    l.a.wide = attend_wide(qkv, y, seg->head_dim);
     l.a.scale = 1.0f / sqrtf((float) seg->head_dim);
     l.a.tiles = (const attend_tile_t *)
                 vlm_cuda_stage(q, tiles, n * sizeof(attend_tile_t),
@@ -90,7 +115,7 @@ vlm_cuda_vision_attention(vlm_queue_t *q, const vlm_segments_t *seg,
     free(tiles);
 
     if (!q->failed) {
-        ATTEND_LAUNCH(qkv->dtype, seg->head_dim, l);
+        attend_launch(qkv->dtype, seg->head_dim, l);
     }
 }
 

@@ -9,6 +9,7 @@
  * run is drawn at random, so nothing may rely on lanes that keep step.  Shared
  * memory is full of NaNs when a block begins.  A barrier that not all threads
  * reach at the same line, or a shuffle that lanes leave out, fails the launch.
+ * So do more than 48 KB of shared memory that a kernel has not been allowed.
  *
  * Streams hold their work back until something waits for it, or run parts of
  * it at random, so a missing wait shows.  Device memory is the host's, fresh
@@ -65,6 +66,7 @@ typedef struct {
     vlm_emu_index_t     grid;
     vlm_emu_index_t     block;
     size_t              shared;             /* dynamic, bytes */
+    size_t              allowed;            /* of it */
     vlm_emu_call_pt     run;
     void               *arg;
 } vlm_emu_launch_t;
@@ -77,6 +79,24 @@ void vlm_emu_barrier(int line);
 
 /* all lanes of a warp exchange 64 bits; the result is that of lane "from" */
 uint64_t vlm_emu_shuffle(uint64_t value, int from, int line);
+
+/* is it true for a lane of the warp? */
+int vlm_emu_any(int value, int line);
+
+/*
+ * All lanes of a warp hand in a pointer each; when the last has come, it runs
+ * "together" over all of them, before any goes on.
+ */
+typedef void (*vlm_emu_together_pt)(const uint64_t *pointers, int line);
+void vlm_emu_meet(void *mine, vlm_emu_together_pt together, int line);
+
+/* 4, 8 or 16 bytes to shared memory, there after the thread's next wait */
+void vlm_emu_copy_async(void *to, const void *from, size_t size, int line);
+void vlm_emu_copy_wait(void);
+
+/* the launch fails: a text with two %d, for a number and the line */
+void vlm_emu_wrong(const char *what, int number, int line)
+    __attribute__((format(printf, 1, 0)));
 
 /* a block's shared memory: by the address of a tag, and the dynamic part */
 void *vlm_emu_shared(const void *tag, size_t size);
@@ -112,6 +132,13 @@ int vlm_emu_event_sync(vlm_emu_event_t e);
 int vlm_emu_event_query(vlm_emu_event_t e);
 int vlm_emu_device_sync(void);
 int vlm_emu_last_error(void);
+
+/* dynamic shared memory of a kernel: 48 KB unless more is allowed */
+int vlm_emu_allow_shared(const void *kernel, size_t size);
+size_t vlm_emu_shared_allowed(const void *kernel);
+
+#define VLM_EMU_SHARED      ((size_t) 48 * 1024)
+#define VLM_EMU_SHARED_MOST ((size_t) 227 * 1024)
 
 
 /*
@@ -255,7 +282,7 @@ vlm_emu_launch(vlm_emu_stream_t s, const char *name, dim3 grid, dim3 block,
 {
     vlm_emu_launch_t  launch = {
         name, { grid.x, grid.y, grid.z }, { block.x, block.y, block.z },
-        shared, NULL, NULL
+        shared, vlm_emu_shared_allowed((const void *) kernel), NULL, NULL
     };
 
     return vlm_emu_add_kernel(s, launch, [=]() { kernel(args...); });

@@ -26,9 +26,17 @@
 #define WARP            32
 #define STACK           ((size_t) 128 * 1024)
 #define STACK_GUARD     ((size_t) 4096)
-#define SHARED_MAX      ((size_t) 227 * 1024)
+#define SHARED_MAX      VLM_EMU_SHARED_MOST
 #define SHARED_TAGS     16
 
+
+/* one that a thread has begun and not waited for */
+
+typedef struct {
+    void               *to;
+    const void         *from;
+    size_t              size;
+} copy_t;
 
 typedef struct {
     void               *sp;
@@ -36,6 +44,9 @@ typedef struct {
     size_t              stack_size;
     void               *fake_stack;     /* AddressSanitizer's */
     vlm_emu_index_t     index;
+    copy_t             *copies;
+    int                 ncopies;
+    int                 max_copies;
 } fiber_t;
 
 typedef struct {
@@ -178,12 +189,13 @@ vlm_emu_run(const vlm_emu_launch_t *launch)
         || n->y > MAX_THREADS || n->z > 64
         || (uint64_t) n->x * n->y * n->z > MAX_THREADS || grid->x == 0
         || grid->y == 0 || grid->z == 0 || grid->x > INT32_MAX
-        || grid->y > 65535 || grid->z > 65535 || launch->shared > SHARED_MAX)
+        || grid->y > 65535 || grid->z > 65535
+        || launch->shared > launch->allowed)
     {
         vlm_emu_fail(VLM_EMU_INVALID, "kernel %s: grid %u x %u x %u, block "
-                     "%u x %u x %u, %zu bytes of shared memory",
-                     launch->name, grid->x, grid->y, grid->z, n->x, n->y,
-                     n->z, launch->shared);
+                     "%u x %u x %u, %zu bytes of shared memory, %zu are "
+                     "allowed", launch->name, grid->x, grid->y, grid->z,
+                     n->x, n->y, n->z, launch->shared, launch->allowed);
         return VLM_EMU_INVALID;
     }
 
@@ -290,6 +302,7 @@ begin_block(void)
 
     for (i = 0; i < b.nthreads; i++) {
         b.fibers[i].stack = NULL;
+        b.fibers[i].ncopies = 0;
         b.fibers[i].index.x = (unsigned) i % n.x;
         b.fibers[i].index.y = (unsigned) i / n.x % n.y;
         b.fibers[i].index.z = (unsigned) i / n.x / n.y;
@@ -422,6 +435,11 @@ fiber_main(void)
         b.launch->run(b.launch->arg);
         b.done++;
 
+        if (b.fibers[b.current].ncopies != 0) {
+            fail_block("thread %d has ended with %d copies in flight",
+                       b.current, b.fibers[b.current].ncopies);
+        }
+
         next = b.failure[0] == '\0' ? draw_ready() : -1;
 
         if (next < 0 || b.fibers[next].stack != NULL) {
@@ -500,33 +518,33 @@ vlm_emu_barrier(int line)
 
 
 /*
- * A lane cannot come to the next but one shuffle before all others have read
- * this one's values: two sets are enough.
+ * Hands in a lane's value and waits for the other lanes; the result is all
+ * values.  The last to come does the common work, if there is any.  A lane
+ * cannot come to the next but one meeting before all others have read this
+ * one's values: two sets are enough.
  */
 
-uint64_t
-vlm_emu_shuffle(uint64_t value, int from, int line)
+static const uint64_t *
+meet(uint64_t value, vlm_emu_together_pt together, int line)
 {
-    int      lane, turn, lanes, first;
+    int      turn, lanes, first;
     warp_t  *w;
 
     first = b.current / WARP * WARP;
-    lane = b.current - first;
     lanes = b.nthreads - first < WARP ? b.nthreads - first : WARP;
     w = &b.warps[b.current / WARP];
     turn = w->turn;
 
-    if (from < 0 || from >= lanes) {
-        fail_block("a shuffle from lane %d at line %d", from, line);
-        from = 0;
-    }
-
     if (w->arrived != 0 && w->line != line) {
-        fail_block("lanes of a warp shuffle at line %d and at line %d",
-                   w->line, line);
+        fail_block("lanes of a warp meet at line %d and at line %d", w->line,
+                   line);
     }
 
-    w->value[turn][lane] = value;
+    if (together != NULL && lanes != WARP) {
+        fail_block("a matrix in a warp of %d lanes at line %d", lanes, line);
+    }
+
+    w->value[turn][b.current - first] = value;
     w->line = line;
     b.last_line = line;
 
@@ -536,11 +554,127 @@ vlm_emu_shuffle(uint64_t value, int from, int line)
     } else {
         w->arrived = 0;
         w->turn = !turn;
+
+        if (together != NULL) {
+            together(w->value[turn], line);
+        }
+
         release_lanes(first, lanes);
         give_way();
     }
 
-    return w->value[turn][from];
+    return w->value[turn];
+}
+
+
+uint64_t
+vlm_emu_shuffle(uint64_t value, int from, int line)
+{
+    int  lanes;
+
+    lanes = b.nthreads - b.current / WARP * WARP;
+
+    if (from < 0 || from >= WARP || from >= lanes) {
+        fail_block("a shuffle from lane %d at line %d", from, line);
+        from = 0;
+    }
+
+    return meet(value, NULL, line)[from];
+}
+
+
+int
+vlm_emu_any(int value, int line)
+{
+    int              i, any;
+    const uint64_t  *all;
+
+    all = meet(value != 0, NULL, line);
+    any = 0;
+
+    for (i = 0; i < WARP && i < b.nthreads - b.current / WARP * WARP; i++) {
+        any |= all[i] != 0;
+    }
+
+    return any;
+}
+
+
+void
+vlm_emu_meet(void *mine, vlm_emu_together_pt together, int line)
+{
+    (void) meet((uintptr_t) mine, together, line);
+}
+
+
+/*
+ * What was there is lost at once, and what comes is read when it is waited
+ * for: whoever needs the one or changes the other too early sees it.
+ */
+
+void
+vlm_emu_copy_async(void *to, const void *from, size_t size, int line)
+{
+    int       n;
+    copy_t   *p;
+    fiber_t  *f;
+
+    f = &b.fibers[b.current];
+
+    if ((size != 4 && size != 8 && size != 16) || (uintptr_t) to % size != 0
+        || (uintptr_t) from % size != 0)
+    {
+        fail_block("a copy of %d bytes, or its places, at line %d",
+                   (int) size, line);
+        return;
+    }
+
+    if ((char *) to < b.shared || (char *) to >= b.shared + b.shared_used) {
+        fail_block("a copy of %d bytes not to shared memory, at line %d",
+                   (int) size, line);
+        return;
+    }
+
+    if (f->ncopies == f->max_copies) {
+        n = f->max_copies != 0 ? 2 * f->max_copies : 16;
+        p = realloc(f->copies, (size_t) n * sizeof(copy_t));
+
+        if (p == NULL) {
+            fail_block("no memory for %d copies at line %d", n, line);
+            return;
+        }
+
+        f->copies = p;
+        f->max_copies = n;
+    }
+
+    memset(to, 0xff, size);
+    f->copies[f->ncopies].to = to;
+    f->copies[f->ncopies].from = from;
+    f->copies[f->ncopies++].size = size;
+}
+
+
+void
+vlm_emu_copy_wait(void)
+{
+    int       i;
+    fiber_t  *f;
+
+    f = &b.fibers[b.current];
+
+    for (i = 0; i < f->ncopies; i++) {
+        memcpy(f->copies[i].to, f->copies[i].from, f->copies[i].size);
+    }
+
+    f->ncopies = 0;
+}
+
+
+void
+vlm_emu_wrong(const char *what, int number, int line)
+{
+    fail_block(what, number, line);
 }
 
 

@@ -18,6 +18,7 @@
 #define MEMORY_TOTAL  ((size_t) 2 << 30)
 
 #define MAX_STREAMS   64
+#define MAX_ALLOWED   64
 
 
 typedef vlm_emu_work_t  work_t;
@@ -51,6 +52,15 @@ static int               failed;                /* sticky, as on a device */
 static char              failure[256];
 static uint64_t          allocations;
 static uint64_t          calls;
+
+/* kernels that may have more shared memory */
+
+static struct {
+    const void          *kernel;
+    size_t               size;
+} allowed[MAX_ALLOWED];
+
+static int               nallowed;
 
 
 void
@@ -671,4 +681,53 @@ vlm_emu_last_error(void)
     pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
+}
+
+
+int
+vlm_emu_allow_shared(const void *kernel, size_t size)
+{
+    int  i, rc;
+
+    pthread_mutex_lock(&lock);
+
+    for (i = 0; i < nallowed && allowed[i].kernel != kernel; i++) {
+        /* void */
+    }
+
+    if (size > VLM_EMU_SHARED_MOST || i == MAX_ALLOWED) {
+        rc = VLM_EMU_INVALID;
+
+    } else {
+        allowed[i].kernel = kernel;
+        allowed[i].size = size;
+        nallowed = i < nallowed ? nallowed : i + 1;
+        rc = 0;
+    }
+
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
+
+
+size_t
+vlm_emu_shared_allowed(const void *kernel)
+{
+    int     i;
+    size_t  size;
+
+    size = VLM_EMU_SHARED;
+
+    pthread_mutex_lock(&lock);
+
+    for (i = 0; i < nallowed; i++) {
+        if (allowed[i].kernel == kernel) {
+            size = allowed[i].size;
+        }
+    }
+
+    pthread_mutex_unlock(&lock);
+
+    return size;
 }
