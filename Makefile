@@ -121,7 +121,8 @@ $(B)/%.o: %.c
 
 # t/unit/COMPONENT_NAME.c links its component and what that needs
 
-units := $(patsubst t/unit/%.c,$(B)/t/unit/%,$(wildcard t/unit/*.c))
+units := $(addprefix $(B)/t/unit/,$(basename $(notdir \
+    $(wildcard t/unit/*.c t/unit/*.cu))))
 
 .SECONDEXPANSION:
 $(B)/t/unit/%: $(B)/t/unit/%.o $(call lib,testlib) \

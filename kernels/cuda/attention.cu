@@ -141,7 +141,7 @@ vlm_cuda_attention_stage(const vlm_limits_t *most)
 {
     int64_t  rows = most->rows;
 
-    return (size_t) (rows / attend_tiles_t<float>::large + most->seqs + 1)
+    return (size_t) (rows / ATTEND_TILE_LARGE + most->seqs + 1)
            * sizeof(attend_tile_t) + (size_t) rows * sizeof(int32_t);
 }
 

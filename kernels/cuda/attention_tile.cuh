@@ -336,7 +336,8 @@ attend(const attend_t &a, const attend_tile_t &t, int head, const S &source)
             continue;
         }
 
-        y = (float *) a.y + (t.row + ty + i) * a.y_stride + (int64_t) head * dim;
+        y = (float *) a.y + (t.row + ty + i) * a.y_stride
+            + (int64_t) head * dim;
 
         VLM_UNROLL
         for (j = 0; j < COLS; j++) {

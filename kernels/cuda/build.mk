@@ -58,6 +58,12 @@ $(B)/kernels/emu/%.o: kernels/cuda/%.cu
 	@mkdir -p $(dir $@)
 	$(CXX) $(CXX_FLAGS) -c -o $@ $<
 
+# a unit test with kernels of its own
+
+$(B)/t/unit/%.o: t/unit/%.cu
+	@mkdir -p $(dir $@)
+	$(CXX) $(CXX_FLAGS) -c -o $@ $<
+
 # ---- nvcc's ----
 
 ifneq ($(NVCC),)

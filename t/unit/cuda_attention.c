@@ -466,7 +466,8 @@ test_mixed(rigs_t *rigs)
  */
 
 static void
-count_keys(float *qkv, int row, int key, int heads, int kv_heads, int dim)
+count_keys(float *qkv, int row, int key, int heads, int kv_heads,
+    int dim)
 {
     int     i, width;
     float  *p;

@@ -28,6 +28,7 @@ run(vlm_emu_call_pt kernel, unsigned grid, unsigned block, size_t shared)
     l.block.y = 1;
     l.block.z = 1;
     l.shared = shared;
+    l.allowed = VLM_EMU_SHARED;
     l.run = kernel;
 
     return vlm_emu_run(&l);
@@ -88,6 +89,45 @@ lanes(void *arg)
 }
 
 
+/* copies arrive when they are waited for; until then there is nothing */
+
+static void
+copies(void *arg)
+{
+    int         *a, i;
+
+    static const char  tag;
+    static const int   from[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+
+    i = (int) vlm_emu_at.thread.x;
+    a = vlm_emu_shared(&tag, 8 * sizeof(int));
+
+    if (i < 2) {
+        a[4 * i] = 100;
+        vlm_emu_copy_async(&a[4 * i], &from[4 * i], 4 * sizeof(int), 1);
+        out[i] = a[4 * i];
+        vlm_emu_copy_wait();
+    }
+
+    vlm_emu_barrier(__LINE__);
+
+    if (i >= 8) {
+        out[i] = a[i % 8];
+    }
+}
+
+
+static void
+votes(void *arg)
+{
+    int  i;
+
+    i = (int) vlm_emu_at.thread.x;
+    out[i] = vlm_emu_any(i == 40, __LINE__);
+    out[i] += 2 * vlm_emu_any(0, __LINE__);
+}
+
+
 static void
 fresh(void *arg)
 {
@@ -135,6 +175,28 @@ wrong(void *arg)
         vlm_emu_shuffle(1, 32, 1);
         break;
 
+    case 5:
+        if (i % 32 != 5) {
+            vlm_emu_any(1, 1);
+        }
+
+        break;
+
+    case 6:
+        vlm_emu_copy_async(vlm_emu_shared(&broken, 16), out, 16, 1);
+        break;
+
+    case 7:
+        vlm_emu_copy_async((char *) vlm_emu_shared(&broken, 32) + 8, out, 16,
+                           1);
+        vlm_emu_copy_wait();
+        break;
+
+    case 8:
+        vlm_emu_copy_async(out, out + 4, 16, 1);
+        vlm_emu_copy_wait();
+        break;
+
     default:
         vlm_emu_shared(&broken, 300000);
         break;
@@ -177,6 +239,24 @@ test_blocks(void)
 
     run(fresh, 1, 32, 0);
     tap_is(out[3], 255, "shared memory is full of NaNs");
+
+    tap_is(run(copies, 1, 64, 0), 0, "copies in the background");
+    good = out[0] == -1 && out[1] == -1;
+
+    for (i = 8; i < 64; i++) {
+        good += out[i] == i % 8 + 1;
+    }
+
+    tap_is(good, 57, "arrive at the wait, and destroy what was there");
+
+    tap_is(run(votes, 1, 64, 0), 0, "votes");
+    good = 0;
+
+    for (i = 0; i < 64; i++) {
+        good += out[i] == (i >= 32);
+    }
+
+    tap_is(good, 64, "of a warp");
 }
 
 
@@ -191,13 +271,17 @@ test_broken(void)
         "a lane that leaves a shuffle out",
         "shuffles at two lines at once",
         "a shuffle from lane 32",
+        "a lane that leaves a vote out",
+        "a copy that nobody waits for",
+        "a copy to the middle of its 16 bytes",
+        "a copy to global memory",
         "too much shared memory"
     };
 
     for (seed = 0; seed < 3; seed++) {
         vlm_emu_seed(seed);
 
-        for (broken = 0; broken < 6; broken++) {
+        for (broken = 0; broken < 10; broken++) {
             tap_is(run(wrong, 1, 64, 0), VLM_EMU_FAILURE, "%s",
                    what[broken]);
             tap_ok(strncmp(vlm_emu_error(VLM_EMU_FAILURE),
@@ -212,6 +296,17 @@ test_broken(void)
     tap_is(run(lanes, 1, 64, 0), 0, "blocks run after it");
     tap_is(run(lanes, 1, 1056, 0), VLM_EMU_INVALID, "a block too large");
     vlm_emu_reset();
+    tap_is(run(lanes, 1, 64, VLM_EMU_SHARED + 1), VLM_EMU_INVALID,
+           "more shared memory than a kernel has without asking");
+    vlm_emu_reset();
+
+    tap_is((long long) vlm_emu_shared_allowed(out), VLM_EMU_SHARED, "48 KB");
+    tap_is(vlm_emu_allow_shared(out, 100000), 0, "more for one kernel");
+    tap_is((long long) vlm_emu_shared_allowed(out), 100000, "it has it");
+    tap_is((long long) vlm_emu_shared_allowed(out + 1), VLM_EMU_SHARED,
+           "another has not");
+    tap_is(vlm_emu_allow_shared(out, VLM_EMU_SHARED_MOST + 1),
+           VLM_EMU_INVALID, "more than there is");
 }
 
 
