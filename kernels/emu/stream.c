@@ -689,7 +689,7 @@ vlm_emu_allow_shared(const void *kernel, size_t size)
 {
     int  i, rc;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
     for (i = 0; i < nallowed && allowed[i].kernel != kernel; i++) {
         /* void */
@@ -705,7 +705,7 @@ vlm_emu_allow_shared(const void *kernel, size_t size)
         rc = 0;
     }
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
 }
@@ -719,7 +719,7 @@ vlm_emu_shared_allowed(const void *kernel)
 
     size = VLM_EMU_SHARED;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
     for (i = 0; i < nallowed; i++) {
         if (allowed[i].kernel == kernel) {
@@ -727,7 +727,7 @@ vlm_emu_shared_allowed(const void *kernel)
         }
     }
 
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return size;
 }

@@ -531,8 +531,8 @@ test_long(rigs_t *rigs)
             }
 
             for (i = 0; i < t.rows[s]; i++) {
-                count_keys(t.new, row + i, t.context[s] + i, t.heads, t.kv_heads,
-                           t.dim);
+                count_keys(t.new, row + i, t.context[s] + i, t.heads,
+                           t.kv_heads, t.dim);
             }
         }
 
