@@ -19,13 +19,6 @@
 /* an engine that accepts but does not answer is given up after so long */
 #define NGX_HTTP_VLM_HANDSHAKE      5000
 
-/*
- * An engine tells what it is after its welcome, so at first it looks as if it
- * were loading: that is believed only after some looks, so many ms apart.
- */
-#define NGX_HTTP_VLM_LOOKS          20
-#define NGX_HTTP_VLM_LOOK           10
-
 
 static ngx_int_t ngx_http_vlm_start(ngx_http_vlm_main_conf_t *vmcf,
     const char **what);
@@ -104,8 +97,6 @@ ngx_http_vlm_connect(ngx_http_vlm_engine_t *engine)
     vmcf = engine->main;
 
     engine->tried = ngx_current_msec;
-    engine->greeted = 0;
-    engine->looks = 0;
 
     if (engine->timer.timer_set) {
         ngx_del_timer(&engine->timer);
@@ -230,22 +221,11 @@ ngx_http_vlm_connected(ngx_http_vlm_engine_t *engine)
         ngx_del_timer(&engine->timer);
     }
 
-    engine->greeted = 1;
-
     /* its end may have come in one event with the welcome */
 
     if (vlm_worker_check(&engine->channel) != VLM_CHANNEL_OK) {
         ngx_http_vlm_not_connected(engine, 0);
         return NGX_ERROR;
-    }
-
-    if (vlm_worker_state(&engine->channel) == VLM_STATE_LOADING
-        && vlm_worker_info(&engine->channel, &engine->info) != VLM_CHANNEL_OK
-        && engine->looks < NGX_HTTP_VLM_LOOKS)
-    {
-        engine->looks++;
-        ngx_add_timer(&engine->timer, NGX_HTTP_VLM_LOOK);
-        return NGX_AGAIN;
     }
 
     engine->bell = ngx_http_vlm_watch(engine, engine->channel.event_fd,
@@ -348,11 +328,6 @@ ngx_http_vlm_engine_timer(ngx_event_t *ev)
 
     engine = ev->data;
 
-    if (engine->state == NGX_HTTP_VLM_CONNECTING && engine->greeted) {
-        (void) ngx_http_vlm_connected(engine);
-        return;
-    }
-
     if (engine->state == NGX_HTTP_VLM_CONNECTING && engine->socket) {
         engine->channel.err = NGX_ETIMEDOUT;
         ngx_snprintf((u_char *) engine->channel.why,
@@ -390,7 +365,7 @@ ngx_http_vlm_socket_event(ngx_event_t *ev)
                    "vlm socket of \"%V\", write:%d",
                    &engine->name, ev->write);
 
-    if (engine->state == NGX_HTTP_VLM_CONNECTING && !engine->greeted) {
+    if (engine->state == NGX_HTTP_VLM_CONNECTING) {
 
         /* ready is left unset, so that the events stay as they are */
 
@@ -413,11 +388,6 @@ ngx_http_vlm_socket_event(ngx_event_t *ev)
 
     if (vlm_worker_check(&engine->channel) != VLM_CHANNEL_OK) {
         ngx_cpystrn(why, (u_char *) engine->channel.why, sizeof(why));
-
-        if (engine->state == NGX_HTTP_VLM_CONNECTING) {
-            ngx_http_vlm_not_connected(engine, 0);
-            return;
-        }
 
         ngx_http_vlm_slots_drain(engine);
         ngx_http_vlm_engine_broken(engine, (char *) why);

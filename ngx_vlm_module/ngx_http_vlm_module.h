@@ -193,14 +193,12 @@ struct ngx_http_vlm_engine_s {
     ngx_uint_t                  failures;   /* since it was last up */
     ngx_uint_t                  fails;      /* in a row, of any kind */
     ngx_msec_t                  failed;     /* when it did last */
-    ngx_uint_t                  looks;      /* at a state not yet told */
     ngx_msec_t                  connected;  /* when */
     ngx_msec_t                  patience;   /* with one that does not move */
     ngx_msec_t                  moved;      /* seen to, last */
     uint64_t                    heartbeat;
     ngx_http_vlm_hold_t        *suspects;   /* regions it may still read */
     unsigned                    hung:1;     /* why its requests are lost */
-    unsigned                    greeted:1;  /* the handshake is done */
     unsigned                    refused:1;  /* the last attempt failed */
     vlm_fail_t                  fail;       /* of the last attempt */
 

@@ -21,6 +21,7 @@ my @text = (headers => [ 'Accept: text/plain' ]);
 my %conf = (http => 'vlm_max_tokens 100000;', locations => <<'EOF_CONF');
 location /v {
     vlm_pass unix:%%DIR%%/a.sock;
+    vlm_connect_timeout 20s;
 }
 
 location /real {

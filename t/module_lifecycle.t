@@ -16,6 +16,7 @@ my $engine = $t->engine('a');
 my %conf = (workers => 2, locations => <<'EOF_CONF');
 location /v {
     vlm_pass unix:%%DIR%%/a.sock;
+    vlm_connect_timeout 20s;
 }
 EOF_CONF
 

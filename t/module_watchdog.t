@@ -125,6 +125,13 @@ is(lost(), $n + 1, 'it is given up again');
 
 for my $c ($first, @more) {
     my $r = $c->read_answer();
+    my $id = $r->{h}{'x-request-id'} // '';
+
+    # on a slow machine one may have come after that
+
+    next if $c != $first
+            && $t->log() =~ /did not connect within .*request id: "\Q$id\E"/;
+
     is($r->{status}, 504, 'its requests: 504');
     is(json($r->{body})->{error}{code}, 'engine_timeout', 'engine_timeout');
 }

@@ -109,6 +109,12 @@ vlm_peer_handshake(vlm_peer_t *p)
         return VLM_CHANNEL_ERROR;
     }
 
+    if (p->informed) {
+        vlm_peer_set_info(p, &p->first_info);
+    }
+
+    vlm_peer_set_state(p, p->first_state);
+
     rc = peer_welcome(p, VLM_WELCOME_OK);
 
     if (rc == VLM_CHANNEL_OK) {

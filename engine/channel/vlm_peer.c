@@ -94,6 +94,11 @@ vlm_peer_check(vlm_peer_t *p)
 void
 vlm_peer_set_state(vlm_peer_t *p, uint32_t state)
 {
+    if (p->header == NULL) {
+        p->first_state = state;
+        return;
+    }
+
     vlm_ring_store(&p->header->state, state);
 }
 
@@ -112,6 +117,12 @@ vlm_peer_set_info(vlm_peer_t *p, const vlm_engine_info_t *info)
 
     _Static_assert(sizeof(vlm_engine_info_t) % 8 == 0,
                    "info is copied in words");
+
+    if (p->header == NULL) {
+        p->first_info = *info;
+        p->informed = 1;
+        return;
+    }
 
     to = (uint64_t *) &p->header->info;
     n = sizeof(vlm_engine_info_t) / 8;

@@ -44,6 +44,10 @@ typedef struct {
     uint64_t             rung_tail;         /* event_tail at the last ring */
     uint32_t             info_version;
 
+    uint32_t             first_state;       /* until there is a header page */
+    uint32_t             informed;
+    vlm_engine_info_t    first_info;
+
     pid_t                pid;               /* from SO_PEERCRED */
     uid_t                uid;
     char                 why[160];
@@ -64,8 +68,7 @@ int vlm_peer_accept(vlm_peer_t *p, int listen_fd);
 
 /*
  * Reads the hello and answers; call when the socket is readable, until OK.
- * On ERROR the refusal has been sent where it could be.  State and info may
- * be set only after OK; they are 0 (LOADING) before.
+ * On ERROR the refusal has been sent where it could be.
  */
 int vlm_peer_handshake(vlm_peer_t *p);
 
@@ -78,7 +81,10 @@ void vlm_peer_close(vlm_peer_t *p);
 /* the socket is readable after the handshake: CLOSED, OK or ERROR */
 int vlm_peer_check(vlm_peer_t *p);
 
-/* what the worker can read in the header page */
+/*
+ * What the worker can read in the header page.  State and info may be set from
+ * vlm_peer_accept() on: the worker finds with its welcome what was set before.
+ */
 void vlm_peer_set_state(vlm_peer_t *p, uint32_t state);
 void vlm_peer_set_info(vlm_peer_t *p, const vlm_engine_info_t *info);
 void vlm_peer_set_gauges(vlm_peer_t *p, const vlm_gauges_t *gauges);

@@ -67,6 +67,8 @@ vlm_conn_accept(vlm_server_t *s)
             continue;
         }
 
+        vlm_conn_set_state(c);
+
         c->next = s->conns;
 
         if (s->conns != NULL) {
@@ -142,8 +144,6 @@ conn_handshake(vlm_conn_t *c)
             (double) c->peer.arena_size / 1048576,
             c->peer.hello.max_requests);
 
-    vlm_conn_set_state(c);
-
     /* anything that came before the descriptor was watched */
     c->more = 1;
 }
@@ -195,7 +195,7 @@ vlm_conn_set_state(vlm_conn_t *c)
 {
     vlm_engine_info_t  info;
 
-    if (c->slots == NULL || c->dead) {
+    if (c->dead) {
         return;
     }
 

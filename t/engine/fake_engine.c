@@ -305,6 +305,9 @@ peer_accept(int listen_fd)
     peer->ready = 0;
     peer->id = ++npeers;
 
+    vlm_peer_set_info(&peer->vlm, &conf.info);
+    vlm_peer_set_state(&peer->vlm, conf.state);
+
     say("peer open id=%u pid=%d", peer->id, (int) peer->vlm.pid);
     say_end();
 
@@ -344,8 +347,6 @@ peer_handshake(peer_t *peer)
     say_end();
 
     peer->ready = 1;
-    vlm_peer_set_info(&peer->vlm, &conf.info);
-    vlm_peer_set_state(&peer->vlm, conf.state);
 
     if (conf.meet == MEET_TALK) {
         (void) !send(peer->vlm.fd, "talk", 4, MSG_NOSIGNAL);

@@ -48,7 +48,8 @@ main(void)
 static void
 test_handshake(pair_t *pair)
 {
-    int  rc;
+    int                rc;
+    vlm_engine_info_t  info;
 
     pair->conf.generation = 7;
 
@@ -63,6 +64,13 @@ test_handshake(pair_t *pair)
     tap_is(pair->p.pid, getpid(), "the worker's pid");
     tap_is(pair->p.uid, getuid(), "the worker's uid");
 
+    memset(&info, 0, sizeof(vlm_engine_info_t));
+    info.context_length = 77;
+
+    vlm_peer_set_state(&pair->p, VLM_STATE_DRAINING);
+    vlm_peer_set_info(&pair->p, &info);
+    vlm_peer_set_state(&pair->p, VLM_STATE_READY);
+
     rc = vlm_peer_handshake(&pair->p);
     tap_is(rc, VLM_CHANNEL_OK, "peer shakes hands: %s", pair->p.why);
     tap_is(pair->p.hello.generation, 7, "generation");
@@ -71,6 +79,10 @@ test_handshake(pair_t *pair)
     rc = vlm_worker_handshake(&pair->w);
     tap_is(rc, VLM_CHANNEL_OK, "worker shakes hands: %s", pair->w.why);
     tap_is(pair->w.welcome.pid, getpid(), "the engine's pid");
+
+    tap_is(vlm_worker_state(&pair->w), VLM_STATE_READY, "state as set before");
+    rc = vlm_worker_info(&pair->w, &info);
+    tap_is(rc == VLM_CHANNEL_OK ? info.context_length : 0, 77, "info, too");
 
     tap_is(vlm_worker_check(&pair->w), VLM_CHANNEL_OK, "engine is there");
     tap_is(vlm_peer_check(&pair->p), VLM_CHANNEL_OK, "worker is there");
@@ -443,10 +455,6 @@ test_gauges(pair_t *pair)
     vlm_gauges_t       gauges, got;
     vlm_engine_info_t  info, copy;
 
-    tap_is(vlm_worker_state(&pair->w), VLM_STATE_LOADING, "loading at first");
-    tap_is(vlm_worker_info(&pair->w, &copy), VLM_CHANNEL_AGAIN,
-           "no info at first");
-
     memset(&info, 0, sizeof(vlm_engine_info_t));
     info.nmodels = 2;
     info.context_length = 32768;
@@ -504,6 +512,8 @@ test_gauges(pair_t *pair)
 static void
 test_ends(pair_t *pair)
 {
+    vlm_engine_info_t  info;
+
     vlm_peer_close(&pair->p);
     tap_is(vlm_worker_check(&pair->w), VLM_CHANNEL_CLOSED, "engine closed");
     tap_str(pair->w.why, "the engine closed the connection", "why");
@@ -512,6 +522,9 @@ test_ends(pair_t *pair)
     tap_str(pair->w.why, "the engine closed the connection", "why survives");
 
     pair_connect(pair);
+    tap_is(vlm_worker_state(&pair->w), VLM_STATE_LOADING,
+           "loading, if nothing else is said");
+    tap_is(vlm_worker_info(&pair->w, &info), VLM_CHANNEL_AGAIN, "no info");
     vlm_worker_close(&pair->w);
     tap_is(vlm_peer_check(&pair->p), VLM_CHANNEL_CLOSED, "worker closed");
     vlm_peer_close(&pair->p);
