@@ -13,6 +13,7 @@
 #include "kernels/cuda/vlm_cuda.h"
 #include "kernels/emu/emu.h"
 #include "t/unit/lib/golden.h"
+#include "t/unit/lib/guard.h"
 #include "t/unit/lib/tap.h"
 
 
@@ -37,6 +38,7 @@
 
 typedef struct {
     golden_rig_t        rig;            /* with a decoder that is not used */
+    vlm_device_t       *dev;            /* that computes */
     vlm_decoder_t      *decoder;
     uint64_t            seed;
     int32_t             context[SEQS];
@@ -268,7 +270,7 @@ run(run_t *r)
 
 
 static int
-run_open(run_t *r, int f32, int no_graphs)
+run_open(run_t *r, int f32, int no_graphs, int guard)
 {
     char                 err[256];
     vlm_device_t        *dev;
@@ -292,6 +294,12 @@ run_open(run_t *r, int f32, int no_graphs)
         return tap_ok(0, "device: %s", err) - 1;
     }
 
+    r->dev = dev;
+
+    if (guard) {
+        dev = guard_create(dev, ops, &ops);
+    }
+
     return golden_open(&r->rig, tap_path("t/data/golden/qwen2_vl/base/model"),
                        dev, ops);
 }
@@ -303,14 +311,37 @@ run_close(run_t *r)
     vlm_decoder_free(r->decoder);
     golden_close(&r->rig);
 
+    if (r->rig.dev != r->dev) {
+        tap_is(guard_alive(r->rig.dev), 0, "all is freed");
+        guard_destroy(r->rig.dev);
+    }
+
     if (getenv("VLM_TEST_CUDA") != NULL) {
-        vlm_cuda_device_destroy(r->rig.dev);
+        vlm_cuda_device_destroy(r->dev);
 
     } else {
-        vlm_emu_device_destroy(r->rig.dev);
+        vlm_emu_device_destroy(r->dev);
     }
 
     free(r->logits);
+}
+
+
+/* nothing outside of its memory, no list that changes too early */
+
+static void
+test_guard(const run_t *eager)
+{
+    run_t  r;
+
+    if (run_open(&r, 1, 0, 1) < 0 || decoder(&r) < 0 || warm_up(&r) < 0) {
+        return;
+    }
+
+    tap_is(memcmp(r.logits, eager->logits, r.nlogits * sizeof(float)), 0,
+           "the same on a device that is guarded");
+
+    run_close(&r);
 }
 
 
@@ -320,7 +351,7 @@ test_same(int f32)
     run_t   graphs, eager;
     size_t  i, n;
 
-    if (run_open(&graphs, f32, 0) < 0 || run_open(&eager, f32, 1) < 0
+    if (run_open(&graphs, f32, 0, 0) < 0 || run_open(&eager, f32, 1, 0) < 0
         || run(&graphs) < 0 || run(&eager) < 0)
     {
         return;
@@ -347,6 +378,11 @@ test_same(int f32)
     }
 
     run_close(&graphs);
+
+    if (f32 && getenv("VLM_TEST_CUDA") == NULL) {
+        test_guard(&eager);
+    }
+
     run_close(&eager);
 }
 
