@@ -64,6 +64,7 @@ typedef struct {
     int32_t            *start;
     vlm_step_t          step;
     vlm_step_host_t     host;
+    int                 eager;              /* steps are not recorded */
     vlm_rope_t          rope;
     int32_t            *ints;
     vlm_sample_t       *params;
@@ -343,15 +344,15 @@ text_cache(const model_t *m, int layer)
 /* hidden and heads * dim are equal in the shapes above */
 
 static void
-text_pass(model_t *m)
+text_forward(model_t *m)
 {
     int                  i;
     vlm_kv_t             kv;
     vlm_queue_t         *q = m->q;
+    vlm_tensor_t        *out;
     const vlm_ops_t     *o = m->b->ops;
     const text_shape_t  *t = m->text;
 
-    o->step_upload(q, &m->step, &m->host, &m->rope);
     o->embed(q, &m->x, &m->head, &m->step);
 
     for (i = 0; i < m->layers; i++) {
@@ -368,8 +369,39 @@ text_pass(model_t *m)
                   &m->x);
     }
 
-    o->gather(q, &m->out, &m->x, m->host.row_start, m->host.nseqs);
-    o->linear(q, &m->logits, &m->out, &m->head, VLM_ACT_NONE, NULL);
+    out = &m->x;
+
+    if (m->host.nrows != m->host.nseqs) {
+        out = &m->out;
+        o->gather(q, out, &m->x, m->host.row_start, m->host.nseqs);
+    }
+
+    o->linear(q, &m->logits, out, &m->head, VLM_ACT_NONE, NULL);
+}
+
+
+/* a step of answers is recorded, as the engine's are */
+
+static void
+text_pass(model_t *m)
+{
+    char              why[256];
+    vlm_queue_t      *q = m->q;
+    const vlm_ops_t  *o = m->b->ops;
+
+    o->step_upload(q, &m->step, &m->host, &m->rope);
+
+    if (m->eager || m->host.nrows != m->host.nseqs) {
+        text_forward(m);
+
+    } else if (o->graph_begin(q, &m->step, 0) == 0) {
+        text_forward(m);
+
+        if (o->graph_end(q, why, sizeof(why)) != 0) {
+            stop("not recorded", why);
+        }
+    }
+
     o->sample(q, &m->logits, m->params, m->sampled);
 }
 
