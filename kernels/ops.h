@@ -11,7 +11,8 @@
  * threads at once.
  *
  * Host memory that an operation reads (ids, positions, a step's tables, host
- * data of upload()) must stay unchanged until the queue has been synced.
+ * data of upload()) must stay unchanged until the queue has been synced, or a
+ * fence been reached that was recorded behind the operation.
  *
  * Arithmetic.  The CPU device computes in float32.  Each output of a product
  * is a sequential sum over k, in order, by fused multiply-add, starting from
@@ -281,6 +282,12 @@ typedef struct vlm_ops_s {
     /* the element type of activations: F32 on the CPU */
     vlm_dtype_t         act_dtype;
 
+    /*
+     * 1: queues run beside the host and each other, so work is better put on
+     * one ahead of time, in large pieces; 0 on the CPU, which does it at once
+     */
+    int                 async;
+
     /* ---- resources: may fail, with a message; not on a queue ---- */
 
     /* 64-byte aligned device memory, not cleared; NULL: out of memory */
@@ -319,6 +326,9 @@ typedef struct vlm_ops_s {
 
     /* waits for all of it; 0, or -1 and the first error since the last call */
     int (*sync)(vlm_queue_t *q, char *err, size_t errlen);
+
+    /* 1: sync() will tell of a failure, as is known so far; does not wait */
+    int (*failed)(vlm_queue_t *q);
 
     /*
      * Packs a weight from one or more parts of equal cols and dtype, with an

@@ -33,6 +33,7 @@ static size_t queue_bytes(vlm_device_t *dev, const vlm_limits_t *most);
 static int queue_reserve(vlm_queue_t *q, const vlm_limits_t *most, char *err,
     size_t errlen);
 static int queue_sync(vlm_queue_t *q, char *err, size_t errlen);
+static int queue_failed(vlm_queue_t *q);
 static vlm_fence_t *fence_create(vlm_device_t *dev);
 static void fence_destroy(vlm_fence_t *fence);
 static void fence_order(vlm_queue_t *q, vlm_fence_t *fence);
@@ -67,6 +68,7 @@ typedef struct {
         .queue_bytes = queue_bytes,                                           \
         .queue_reserve = queue_reserve,                                       \
         .sync = queue_sync,                                                   \
+        .failed = queue_failed,                                               \
         .weight_create = vlm_cpu_weight_create,                               \
         .weight_destroy = vlm_cpu_weight_destroy,                             \
         .kv_block_bytes = vlm_cpu_kv_block_bytes,                             \
@@ -378,6 +380,13 @@ queue_sync(vlm_queue_t *q, char *err, size_t errlen)
     q->failed = 0;
 
     return -1;
+}
+
+
+static int
+queue_failed(vlm_queue_t *q)
+{
+    return q->failed;
 }
 
 

@@ -134,8 +134,10 @@ struct vlm_queue_s {
 
     char                         *ring;             /* pinned, and its twin */
     char                         *ring_device;
-    size_t                        ring_size;
+    size_t                        ring_size;        /* of both halves */
     size_t                        ring_used;
+    size_t                        ring_end;         /* of the half in use */
+    cudaEvent_t                   turned[2];        /* a half was left */
     vlm_step_t                    spare;            /* for the first step */
     vlm_delivery_t                deliveries[VLM_CUDA_DELIVERIES];
     int                           ndeliveries;
@@ -193,6 +195,7 @@ void vlm_cuda_deliver(vlm_queue_t *q, void *host, const void *from,
 vlm_queue_t *vlm_cuda_queue_create(vlm_device_t *dev, int low_priority);
 void vlm_cuda_queue_destroy(vlm_queue_t *q);
 int vlm_cuda_sync(vlm_queue_t *q, char *err, size_t errlen);
+int vlm_cuda_failed(vlm_queue_t *q);
 void vlm_cuda_upload(vlm_queue_t *q, void *to, const void *host, size_t size);
 void vlm_cuda_download(vlm_queue_t *q, void *host, const void *from,
     size_t size);

@@ -246,6 +246,7 @@ fill_table(vlm_device_t *dev)
 
     ops->name = dev->name;
     ops->act_dtype = dev->act;
+    ops->async = 1;
 
     ops->alloc = vlm_cuda_alloc;
     ops->free = vlm_cuda_free;
@@ -258,6 +259,7 @@ fill_table(vlm_device_t *dev)
     ops->queue_bytes = vlm_cuda_queue_bytes;
     ops->queue_reserve = vlm_cuda_queue_reserve;
     ops->sync = vlm_cuda_sync;
+    ops->failed = vlm_cuda_failed;
     ops->weight_create = vlm_cuda_weight_create;
     ops->weight_destroy = vlm_cuda_weight_destroy;
     ops->kv_block_bytes = vlm_cuda_kv_block_bytes;

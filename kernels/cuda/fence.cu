@@ -91,6 +91,8 @@ vlm_cuda_reached(vlm_fence_t *fence)
     }
 
     if (cudaEventQuery(fence->event) == cudaErrorNotReady) {
+        /* no error, but would be the next launch's */
+        (void) cudaGetLastError();
         return 0;
     }
 

@@ -9,7 +9,10 @@
 #include "kernels/cuda/cuda.h"
 
 
-/* grows with the largest piece */
+/*
+ * Pieces fill one half of the ring, then the other: what was in that has run
+ * by then, so nothing is waited for.  It grows with the largest piece.
+ */
 #ifdef VLM_EMU
 #define RING_SIZE   ((size_t) 4 * 1024)
 #else
@@ -28,6 +31,7 @@ static size_t scratch_bytes(vlm_device_t *dev, const vlm_limits_t *most);
 static size_t ring_bytes(const vlm_limits_t *most);
 static int ring_room(vlm_queue_t *q, size_t size, const char *op);
 static int ring_make(vlm_queue_t *q, size_t size, const char *op);
+static int ring_turn(vlm_queue_t *q, const char *op);
 static int ring_drain(vlm_queue_t *q, const char *op);
 static void ring_free(vlm_queue_t *q);
 
@@ -64,7 +68,12 @@ vlm_cuda_queue_create(vlm_device_t *dev, int low_priority)
         return NULL;
     }
 
-    if (vlm_gemm_queue(q) != 0) {
+    if (cudaEventCreateWithFlags(&q->turned[0], cudaEventDisableTiming)
+        != cudaSuccess
+        || cudaEventCreateWithFlags(&q->turned[1], cudaEventDisableTiming)
+           != cudaSuccess
+        || vlm_gemm_queue(q) != 0)
+    {
         vlm_cuda_queue_destroy(q);
         return NULL;
     }
@@ -76,6 +85,8 @@ vlm_cuda_queue_create(vlm_device_t *dev, int low_priority)
 void
 vlm_cuda_queue_destroy(vlm_queue_t *q)
 {
+    int  i;
+
     if (q == NULL) {
         return;
     }
@@ -90,6 +101,12 @@ vlm_cuda_queue_destroy(vlm_queue_t *q)
     vlm_cuda_step_free(q->dev, &q->spare);
     vlm_cuda_free(q->dev, q->scratch);
     ring_free(q);
+
+    for (i = 0; i < 2; i++) {
+        if (q->turned[i] != NULL) {
+            (void) cudaEventDestroy(q->turned[i]);
+        }
+    }
 
     (void) cudaStreamDestroy(q->stream);
     free(q);
@@ -123,7 +140,7 @@ vlm_cuda_queue_reserve(vlm_queue_t *q, const vlm_limits_t *most, char *err,
     if (vlm_cuda_begin(q) == 0
         && (scratch == 0 || vlm_cuda_scratch(q, scratch, "queue") != NULL)
         && (ring_bytes(most) == 0
-            || ring_room(q, ring_bytes(most), "queue") == 0)
+            || ring_room(q, ring_bytes(most) / 2, "queue") == 0)
         && (step == 0 || vlm_cuda_step_reserve(q, &q->spare, step) == 0))
     {
         return 0;
@@ -151,7 +168,7 @@ scratch_bytes(vlm_device_t *dev, const vlm_limits_t *most)
 }
 
 
-/* the largest piece that an operation asks vlm_cuda_stage() for */
+/* twice the largest piece that an operation asks vlm_cuda_stage() for */
 
 static size_t
 ring_bytes(const vlm_limits_t *most)
@@ -166,7 +183,7 @@ ring_bytes(const vlm_limits_t *most)
     n = (size_t) most->patches * VLM_ROPE_MAX_AXES * sizeof(int32_t);
     size = n > size ? n : size;
 
-    return (size + RING_SIZE - 1) / RING_SIZE * RING_SIZE;
+    return (2 * size + RING_SIZE - 1) / RING_SIZE * RING_SIZE;
 }
 
 
@@ -271,6 +288,27 @@ vlm_cuda_sync(vlm_queue_t *q, char *err, size_t errlen)
 }
 
 
+int
+vlm_cuda_failed(vlm_queue_t *q)
+{
+    cudaError_t  rc;
+
+    if (vlm_cuda_begin(q) != 0) {
+        return 1;
+    }
+
+    rc = cudaStreamQuery(q->stream);
+
+    if (rc == cudaErrorNotReady) {
+        /* no error, but would be the next launch's */
+        (void) cudaGetLastError();
+        return 0;
+    }
+
+    return vlm_cuda_check(q, rc, "sync") != 0;
+}
+
+
 void *
 vlm_cuda_scratch(vlm_queue_t *q, size_t size, const char *op)
 {
@@ -360,24 +398,29 @@ vlm_cuda_deliver(vlm_queue_t *q, void *host, const void *from, size_t size,
 }
 
 
-/* room for one more piece; waits when the ring is full */
+/* room for one more piece; waits when both halves are full */
 
 static int
 ring_room(vlm_queue_t *q, size_t size, const char *op)
 {
-    if (size <= q->ring_size - q->ring_used) {
+    if (size <= q->ring_end - q->ring_used) {
         return 0;
+    }
+
+    if (q->ndeliveries == 0 && size <= q->ring_size / 2) {
+        return ring_turn(q, op);
     }
 
     if (ring_drain(q, op) != 0) {
         return -1;
     }
 
-    if (size <= q->ring_size) {
+    if (size <= q->ring_size / 2) {
         return 0;
     }
 
-    return ring_make(q, (size + RING_SIZE - 1) / RING_SIZE * RING_SIZE, op);
+    return ring_make(q, (2 * size + RING_SIZE - 1) / RING_SIZE * RING_SIZE,
+                     op);
 }
 
 
@@ -396,6 +439,30 @@ ring_make(vlm_queue_t *q, size_t size, const char *op)
     }
 
     q->ring_size = size;
+    q->ring_end = size / 2;
+
+    return 0;
+}
+
+
+/* to the other half, which was left as many pieces ago as fit into one */
+
+static int
+ring_turn(vlm_queue_t *q, const char *op)
+{
+    int  half;
+
+    half = (q->ring_end == q->ring_size);
+
+    if (vlm_cuda_check(q, cudaEventRecord(q->turned[half], q->stream), op)
+        != 0
+        || vlm_cuda_check(q, cudaEventSynchronize(q->turned[!half]), op) != 0)
+    {
+        return -1;
+    }
+
+    q->ring_used = half ? 0 : q->ring_size / 2;
+    q->ring_end = q->ring_used + q->ring_size / 2;
 
     return 0;
 }
@@ -425,6 +492,7 @@ ring_drain(vlm_queue_t *q, const char *op)
 
     q->ndeliveries = 0;
     q->ring_used = 0;
+    q->ring_end = q->ring_size / 2;
 
     return q->failed ? -1 : 0;
 }
@@ -440,6 +508,7 @@ ring_free(vlm_queue_t *q)
     q->ring_device = NULL;
     q->ring_size = 0;
     q->ring_used = 0;
+    q->ring_end = 0;
 }
 
 

@@ -123,6 +123,7 @@ int vlm_emu_set(void *to, int byte, size_t size, vlm_emu_stream_t s);
 int vlm_emu_stream_create(vlm_emu_stream_t *s, unsigned flags, int priority);
 int vlm_emu_stream_destroy(vlm_emu_stream_t s);
 int vlm_emu_stream_sync(vlm_emu_stream_t s);
+int vlm_emu_stream_query(vlm_emu_stream_t s);
 int vlm_emu_stream_wait(vlm_emu_stream_t s, vlm_emu_event_t e,
     unsigned flags);
 int vlm_emu_event_create(vlm_emu_event_t *e, unsigned flags);
@@ -222,6 +223,7 @@ typedef vlm_emu_graph_t     cudaGraphExec_t;
 #define cudaStreamCreateWithPriority  vlm_emu_stream_create
 #define cudaStreamDestroy           vlm_emu_stream_destroy
 #define cudaStreamSynchronize       vlm_emu_stream_sync
+#define cudaStreamQuery             vlm_emu_stream_query
 #define cudaStreamWaitEvent         vlm_emu_stream_wait
 #define cudaEventCreateWithFlags    vlm_emu_event_create
 #define cudaEventDestroy            vlm_emu_event_destroy

@@ -20,6 +20,9 @@
 #define MAX_STREAMS   64
 #define MAX_ALLOWED   64
 
+/* an event is asked for, on average, before it is made to happen */
+#define QUERIES       8
+
 
 typedef vlm_emu_work_t  work_t;
 
@@ -529,6 +532,22 @@ break_captures(const pthread_t *thread)
 
 
 int
+vlm_emu_stream_query(vlm_emu_stream_t s)
+{
+    int  rc;
+
+    pthread_mutex_lock(&lock);
+
+    run_early();
+    rc = failed ? failed : s->head != NULL ? VLM_EMU_NOT_READY : 0;
+
+    pthread_mutex_unlock(&lock);
+
+    return rc;
+}
+
+
+int
 vlm_emu_device_sync(void)
 {
     int  rc;
@@ -650,7 +669,7 @@ vlm_emu_event_sync(vlm_emu_event_t e)
 }
 
 
-/* asking again and again gets there */
+/* asking again and again gets there, sometimes at a stroke */
 
 int
 vlm_emu_event_query(vlm_emu_event_t e)
@@ -661,6 +680,12 @@ vlm_emu_event_query(vlm_emu_event_t e)
 
     if (nstreams > 0) {
         vlm_emu_run_early();
+    }
+
+    if (vlm_emu_below(QUERIES) == 0) {
+        while (e->done < e->recorded) {
+            run_one(e->stream);
+        }
     }
 
     rc = failed ? failed : e->done < e->recorded ? VLM_EMU_NOT_READY : 0;

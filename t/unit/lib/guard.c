@@ -51,8 +51,8 @@ array_add(void *array, int n, int *max, size_t size)
 
 /* ---- memory ---- */
 
-void *
-guard_alloc(vlm_device_t *dev, size_t size)
+static void *
+guard_take(vlm_device_t *dev, size_t size, int host)
 {
     char     *at;
     size_t    span, start;
@@ -92,26 +92,45 @@ guard_alloc(vlm_device_t *dev, size_t size)
     r->start = start;
     r->end = start + size;
     r->alive = 1;
+    r->host = host;
 
     pthread_mutex_unlock(&g->lock);
 
-    return g->token + start;
+    return host ? g->memory + start : g->token + start;
 }
 
 
-/* the range that holds a device pointer; the lock is held */
+void *
+guard_alloc(vlm_device_t *dev, size_t size)
+{
+    return guard_take(dev, size, 0);
+}
+
+
+static void *
+guard_host_alloc(vlm_device_t *dev, size_t size)
+{
+    return guard_take(dev, size, 1);
+}
+
+
+/* the range that holds a pointer, and where in all memory; lock held */
 
 static range_t *
-guard_find(guard_t *g, const void *p, const char *op)
+guard_find(guard_t *g, const void *p, size_t *offset, const char *op)
 {
-    int      low, high, mid;
+    int      low, high, mid, host;
     size_t   at;
 
-    if ((char *) p < g->token || (char *) p >= g->token + g->used) {
+    host = (char *) p >= g->memory && (char *) p < g->memory + g->used;
+
+    if (!host && ((char *) p < g->token || (char *) p >= g->token + g->used))
+    {
         guard_broken("%s: %p is not a pointer of this device", op, p);
     }
 
-    at = (char *) p - g->token;
+    at = (char *) p - (host ? g->memory : g->token);
+    *offset = at;
     low = 0;
     high = g->nranges;
 
@@ -128,6 +147,10 @@ guard_find(guard_t *g, const void *p, const char *op)
 
     if (at < g->ranges[low].start || at > g->ranges[low].end) {
         guard_broken("%s: %p is in no allocation", op, p);
+    }
+
+    if (g->ranges[low].host != host) {
+        guard_broken("%s: %p is not what an allocation returned", op, p);
     }
 
     if (!g->ranges[low].alive) {
@@ -151,11 +174,9 @@ guard_real(guard_t *g, const void *p, size_t size, const char *op)
     }
 
     pthread_mutex_lock(&g->lock);
-    r = guard_find(g, p, op);
+    r = guard_find(g, p, &at, op);
     end = r->end;
     pthread_mutex_unlock(&g->lock);
-
-    at = (char *) p - g->token;
 
     if (size > end - at) {
         guard_broken("%s: %zu bytes, the allocation has %zu from there on", op,
@@ -166,10 +187,10 @@ guard_real(guard_t *g, const void *p, size_t size, const char *op)
 }
 
 
-void
-guard_free(vlm_device_t *dev, void *data)
+static void
+guard_give(vlm_device_t *dev, void *data, int host)
 {
-    size_t    first, last;
+    size_t    at, first, last;
     guard_t  *g = (guard_t *) dev;
     range_t  *r;
 
@@ -179,10 +200,10 @@ guard_free(vlm_device_t *dev, void *data)
 
     pthread_mutex_lock(&g->lock);
 
-    r = guard_find(g, data, "free");
+    r = guard_find(g, data, &at, "free");
 
-    if (r->start != (size_t) ((char *) data - g->token)) {
-        guard_broken("free: %p is not the start of an allocation", data);
+    if (r->start != at || r->host != host) {
+        guard_broken("free: %p is not the start of such an allocation", data);
     }
 
     r->alive = 0;
@@ -195,6 +216,20 @@ guard_free(vlm_device_t *dev, void *data)
     }
 
     pthread_mutex_unlock(&g->lock);
+}
+
+
+void
+guard_free(vlm_device_t *dev, void *data)
+{
+    guard_give(dev, data, 0);
+}
+
+
+static void
+guard_host_free(vlm_device_t *dev, void *data)
+{
+    guard_give(dev, data, 1);
 }
 
 
@@ -241,6 +276,7 @@ host_add(guard_queue_t *q, const void *host, size_t size, const char *op)
     h->op = op;
     h->sum = 0;
     h->data = NULL;
+    h->number = q->number++;
 
     return h;
 }
@@ -317,6 +353,16 @@ guard_queue_destroy(vlm_queue_t *queue)
 }
 
 
+static void
+check_host(const host_t *h)
+{
+    if (checksum(h->host, h->size) != h->sum) {
+        guard_broken("%s: its %zu bytes of host memory changed before sync()",
+                     h->op, h->size);
+    }
+}
+
+
 static int
 guard_sync(vlm_queue_t *queue, char *err, size_t errlen)
 {
@@ -333,15 +379,48 @@ guard_sync(vlm_queue_t *queue, char *err, size_t errlen)
             memcpy(h->host, h->data, h->size);
             free(h->data);
 
-        } else if (checksum(h->host, h->size) != h->sum) {
-            guard_broken("%s: its %zu bytes of host memory changed before "
-                         "sync()", h->op, h->size);
+        } else {
+            check_host(h);
         }
     }
 
     q->nhosts = 0;
 
     return rc;
+}
+
+
+/* what is written comes with sync() alone */
+
+void
+guard_reached(guard_queue_t *q, uint64_t number)
+{
+    int      i, n;
+    host_t  *h;
+
+    n = 0;
+
+    for (i = 0; i < q->nhosts; i++) {
+        h = &q->hosts[i];
+
+        if (h->data == NULL && h->number < number) {
+            check_host(h);
+
+        } else {
+            q->hosts[n++] = *h;
+        }
+    }
+
+    q->nhosts = n;
+}
+
+
+static int
+guard_failed(vlm_queue_t *queue)
+{
+    guard_queue_t  *q = (guard_queue_t *) queue;
+
+    return q->g->real->failed(q->real);
 }
 
 
@@ -406,12 +485,16 @@ guard_create(vlm_device_t *real, const vlm_ops_t *real_ops,
     g->ops.reserved = guard_reserved;
     g->ops.alloc = guard_alloc;
     g->ops.free = guard_free;
+    g->ops.host_alloc = guard_host_alloc;
+    g->ops.host_free = guard_host_free;
     g->ops.queue_create = guard_queue_create;
     g->ops.queue_destroy = guard_queue_destroy;
     g->ops.sync = guard_sync;
+    g->ops.failed = guard_failed;
     g->ops.upload = guard_upload;
     g->ops.download = guard_download;
     g->ops.act_dtype = real_ops->act_dtype;
+    g->ops.async = real_ops->async;
     g->real = real_ops;
     guard_operations(g, &g->ops);
     g->real_dev = real;

@@ -10,7 +10,8 @@
  * - Every tensor must lie inside of one allocation that is still alive, and
  *   name this device.
  * - What operations write to the host appears at sync() only; what they read
- *   there must not change before it.
+ *   there must not change before it, or before a fence behind them is reached.
+ * - Memory of host_alloc() is the host's too, and ends before such a page.
  */
 
 #ifndef GUARD_H

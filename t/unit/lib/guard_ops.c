@@ -202,12 +202,43 @@ real_kv(guard_t *g, const vlm_kv_t *kv, const char *op)
 }
 
 
+/* behind what a queue had up to a number */
+
+typedef struct {
+    guard_t            *g;
+    vlm_fence_t        *real;
+    guard_queue_t      *queue;              /* NULL: never recorded */
+    uint64_t            number;
+} guard_fence_t;
+
+
 static vlm_fence_t *
 guard_fence_create(vlm_device_t *dev)
 {
-    guard_t  *g = (guard_t *) dev;
+    guard_t        *g = (guard_t *) dev;
+    guard_fence_t  *f;
 
-    return g->real->fence_create(g->real_dev);
+    f = calloc(1, sizeof(guard_fence_t));
+    if (f == NULL) {
+        guard_broken("no memory");
+    }
+
+    f->g = g;
+    f->real = g->real->fence_create(g->real_dev);
+
+    return (vlm_fence_t *) f;
+}
+
+
+static void
+guard_fence_destroy(vlm_fence_t *fence)
+{
+    guard_fence_t  *f = (guard_fence_t *) fence;
+
+    if (f != NULL) {
+        f->g->real->fence_destroy(f->real);
+        free(f);
+    }
 }
 
 
@@ -215,8 +246,11 @@ static void
 guard_record(vlm_queue_t *queue, vlm_fence_t *fence)
 {
     guard_queue_t  *q = (guard_queue_t *) queue;
+    guard_fence_t  *f = (guard_fence_t *) fence;
 
-    q->g->real->record(q->real, fence);
+    f->queue = q;
+    f->number = q->number;
+    q->g->real->record(q->real, f->real);
 }
 
 
@@ -225,7 +259,24 @@ guard_wait(vlm_queue_t *queue, vlm_fence_t *fence)
 {
     guard_queue_t  *q = (guard_queue_t *) queue;
 
-    q->g->real->wait(q->real, fence);
+    q->g->real->wait(q->real, ((guard_fence_t *) fence)->real);
+}
+
+
+static int
+guard_fence_reached(vlm_fence_t *fence)
+{
+    guard_fence_t  *f = (guard_fence_t *) fence;
+
+    if (!f->g->real->reached(f->real)) {
+        return 0;
+    }
+
+    if (f->queue != NULL) {
+        guard_reached(f->queue, f->number);
+    }
+
+    return 1;
 }
 
 
@@ -579,10 +630,10 @@ void
 guard_operations(const guard_t *g, vlm_ops_t *ops)
 {
     ops->fence_create = guard_fence_create;
-    ops->fence_destroy = g->real->fence_destroy;
+    ops->fence_destroy = guard_fence_destroy;
     ops->record = guard_record;
     ops->wait = guard_wait;
-    ops->reached = g->real->reached;
+    ops->reached = guard_fence_reached;
 
     if (g->real->graph_begin != NULL) {
         ops->graph_begin = guard_graph_begin;

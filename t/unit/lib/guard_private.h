@@ -16,6 +16,7 @@ typedef struct {
     size_t             start;           /* offsets in the space */
     size_t             end;
     int                alive;
+    int                host;            /* of host_alloc(): no token */
 } range_t;
 
 typedef struct {
@@ -40,6 +41,7 @@ typedef struct {
     uint64_t           sum;
     void              *data;
     const char        *op;
+    uint64_t           number;
 } host_t;
 
 typedef struct {
@@ -48,6 +50,7 @@ typedef struct {
     host_t            *hosts;
     int                nhosts;
     int                max_hosts;
+    uint64_t           number;          /* of the next one */
 } guard_queue_t;
 
 
@@ -73,6 +76,9 @@ void guard_host_reads(guard_queue_t *q, const void *host, size_t size,
     const char *op);
 void *guard_host_writes(guard_queue_t *q, void *host, size_t size,
     const char *op);
+
+/* all that reads host memory and has a lower number has run */
+void guard_reached(guard_queue_t *q, uint64_t number);
 
 /* fills in what guard_ops.c implements */
 void guard_operations(const guard_t *g, vlm_ops_t *ops);
