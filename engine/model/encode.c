@@ -13,6 +13,7 @@
 static int encode_pictures(vlm_encode_job_t *job, const vlm_image_t *images,
     vlm_error_t *err);
 static int encode_memory(vlm_encode_job_t *job, vlm_error_t *err);
+static int encode_pixels(vlm_encode_job_t *job, vlm_error_t *err);
 static int encode_upload(vlm_encode_job_t *job, const vlm_image_t *images,
     vlm_error_t *err);
 static void encode_positions(const vlm_encode_job_t *job, int32_t *row,
@@ -42,6 +43,15 @@ vlm_encoder_create(const vlm_model_t *m, vlm_queue_t *q, vlm_error_t *err)
     e->model = m;
     e->queue = q;
 
+    /* whole tiles and merged cells */
+
+    e->least_rows = (int64_t) c->merge * c->merge * 4;
+    e->most_rows = vlm_slice_rows(m->ops);
+
+    if (m->ops->async) {
+        e->least_rows = e->most_rows - e->most_rows % e->least_rows;
+    }
+
     widest = vlm_patch_values(c);
 
     if (widest < c->v_intermediate) {
@@ -52,10 +62,10 @@ vlm_encoder_create(const vlm_model_t *m, vlm_queue_t *q, vlm_error_t *err)
         widest = c->v_width;
     }
 
-    if (vlm_tensor_alloc(m, &e->rows, VLM_SLICE_ROWS, c->v_width,
+    if (vlm_tensor_alloc(m, &e->rows, e->most_rows, c->v_width,
                          m->ops->act_dtype, "the encoder's rows", err)
         == VLM_ERROR
-        || vlm_tensor_alloc(m, &e->wide, VLM_SLICE_ROWS, widest,
+        || vlm_tensor_alloc(m, &e->wide, e->most_rows, widest,
                             m->ops->act_dtype, "the encoder's rows", err)
            == VLM_ERROR)
     {
@@ -80,6 +90,17 @@ vlm_encoder_free(vlm_encoder_t *e)
 }
 
 
+int
+vlm_encode_check(vlm_encoder_t *e, vlm_error_t *err)
+{
+    if (e->model->ops->async && !e->model->ops->failed(e->queue)) {
+        return VLM_OK;
+    }
+
+    return vlm_model_sync(e->model, e->queue, err);
+}
+
+
 vlm_encode_job_t *
 vlm_encode_begin(vlm_encoder_t *e, const vlm_image_t *images,
     const vlm_image_plan_t *plans, size_t n, vlm_error_t *err)
@@ -98,10 +119,9 @@ vlm_encode_begin(vlm_encoder_t *e, const vlm_image_t *images,
     /* one more than used, so that no size is 0 */
 
     job->plans = calloc(n + 1, sizeof(*plans));
-    job->start = calloc(n + 1, sizeof(*job->start));
     job->rgb = calloc(n + 1, sizeof(*job->rgb));
 
-    if (job->plans == NULL || job->start == NULL || job->rgb == NULL) {
+    if (job->plans == NULL || job->rgb == NULL) {
         vlm_fail(err, 500, NULL, "no memory to encode %zu pictures", n);
         vlm_encode_free(job);
         return NULL;
@@ -110,6 +130,7 @@ vlm_encode_begin(vlm_encoder_t *e, const vlm_image_t *images,
     memcpy(job->plans, plans, n * sizeof(*plans));
 
     if (encode_pictures(job, images, err) == VLM_ERROR
+        || encode_pixels(job, err) == VLM_ERROR
         || encode_memory(job, err) == VLM_ERROR
         || encode_upload(job, images, err) == VLM_ERROR)
     {
@@ -159,7 +180,6 @@ encode_pictures(vlm_encode_job_t *job, const vlm_image_t *images,
                             INT32_MAX);
         }
 
-        job->start[i + 1] = (int32_t) rows;
     }
 
     if (rows == 0) {
@@ -167,6 +187,57 @@ encode_pictures(vlm_encode_job_t *job, const vlm_image_t *images,
     }
 
     job->nrows = rows;
+
+    return VLM_OK;
+}
+
+
+/* memory for pictures, and what operations read of the host's */
+
+static int
+encode_pixels(vlm_encode_job_t *job, vlm_error_t *err)
+{
+    size_t                   i, size, pixels;
+    const vlm_model_t       *m;
+    const vlm_config_t      *c;
+    const vlm_image_plan_t  *plan;
+
+    m = job->encoder->model;
+    c = &m->config;
+    pixels = 0;
+
+    for (i = 0; i < job->n; i++) {
+        plan = &job->plans[i];
+        size = vlm_mul(vlm_mul(plan->width, plan->height), 3);
+        pixels += size;
+
+        job->rgb[i] = size != 0 ? m->ops->alloc(m->dev, size) : NULL;
+
+        if (job->rgb[i] == NULL) {
+            return vlm_model_no_memory(m, "a picture", size, err);
+        }
+    }
+
+    size = (job->n + 1 + 2 * (size_t) job->nrows) * sizeof(int32_t);
+
+    job->lent = m->ops->host_alloc(m->dev,
+                                   size + (m->ops->async ? pixels : 0));
+
+    if (job->lent == NULL) {
+        return vlm_fail(err, 500, NULL, "no memory for positions of %lld "
+                        "patches", (long long) job->nrows);
+    }
+
+    job->start = job->lent;
+    job->positions = job->start + job->n + 1;
+    job->pixels = (uint8_t *) job->lent + size;
+
+    job->start[0] = 0;
+
+    for (i = 0; i < job->n; i++) {
+        plan = &job->plans[i];
+        job->start[i + 1] = job->start[i] + plan->grid_w * plan->grid_h;
+    }
 
     job->segments.nsegments = (int32_t) job->n;
     job->segments.start = job->start;
@@ -220,48 +291,38 @@ encode_memory(vlm_encode_job_t *job, vlm_error_t *err)
 }
 
 
-/* host memory may be read until the queue has been synced: so it is here */
+/* the images are the caller's: read at once, or copied to be read later */
 
 static int
 encode_upload(vlm_encode_job_t *job, const vlm_image_t *images,
     vlm_error_t *err)
 {
-    int                 rc;
     size_t              i, size;
-    int32_t            *positions;
+    uint8_t            *pixels;
+    const uint8_t      *from;
     const vlm_model_t  *m;
 
     m = job->encoder->model;
-
-    for (i = 0; i < job->n; i++) {
-        size = vlm_mul(vlm_mul(images[i].width, images[i].height), 3);
-        job->rgb[i] = m->ops->alloc(m->dev, size);
-
-        if (job->rgb[i] == NULL) {
-            return vlm_model_no_memory(m, "a picture", size, err);
-        }
-    }
-
-    positions = malloc((size_t) job->nrows * 2 * sizeof(*positions));
-    if (positions == NULL) {
-        return vlm_fail(err, 500, NULL, "no memory for positions of %lld "
-                        "patches", (long long) job->nrows);
-    }
+    pixels = job->pixels;
 
     for (i = 0; i < job->n; i++) {
         size = (size_t) images[i].width * images[i].height * 3;
-        m->ops->upload(job->encoder->queue, job->rgb[i], images[i].data,
-                       size);
+        from = images[i].data;
+
+        if (m->ops->async) {
+            memcpy(pixels, from, size);
+            from = pixels;
+            pixels += size;
+        }
+
+        m->ops->upload(job->encoder->queue, job->rgb[i], from, size);
     }
 
-    encode_positions(job, positions, positions + job->nrows);
-    m->ops->rope_table(job->encoder->queue, &job->table, positions,
+    encode_positions(job, job->positions, job->positions + job->nrows);
+    m->ops->rope_table(job->encoder->queue, &job->table, job->positions,
                        &m->vision_rope);
 
-    rc = vlm_model_sync(m, job->encoder->queue, err);
-    free(positions);
-
-    return rc;
+    return vlm_encode_check(job->encoder, err);
 }
 
 
@@ -365,9 +426,7 @@ vlm_encode_step(vlm_encode_job_t *job, double budget, vlm_error_t *err)
     } while (job->stage != VLM_STAGE_DONE
              && budget >= vlm_encode_least(job) * VLM_ENCODE_FIT);
 
-    if (vlm_model_sync(job->encoder->model, job->encoder->queue, err)
-        == VLM_ERROR)
-    {
+    if (vlm_encode_check(job->encoder, err) == VLM_ERROR) {
         return VLM_ERROR;
     }
 
@@ -392,15 +451,14 @@ encode_end(const vlm_encode_job_t *job)
 }
 
 
-/* rows of the smallest slice: whole tiles and merged cells */
+/* rows of the smallest slice */
 
 static int64_t
 encode_unit(const vlm_encode_job_t *job)
 {
     int64_t  left, unit;
 
-    unit = job->encoder->model->config.merge;
-    unit = unit * unit * 4;
+    unit = job->encoder->least_rows;
     left = encode_end(job) - job->row;
 
     return unit < left ? unit : left;
@@ -413,8 +471,9 @@ static int64_t
 encode_slice(const vlm_encode_job_t *job, double budget)
 {
     double   rows;
-    int64_t  n, left, unit;
+    int64_t  n, left, most, unit;
 
+    most = job->encoder->most_rows;
     unit = encode_unit(job);
     left = encode_end(job) - job->row;
 
@@ -422,7 +481,7 @@ encode_slice(const vlm_encode_job_t *job, double budget)
     n = unit;
 
     if (rows > (double) unit) {
-        n = rows < VLM_SLICE_ROWS ? (int64_t) rows : VLM_SLICE_ROWS;
+        n = rows < (double) most ? (int64_t) rows : most;
         n -= n % unit;
     }
 
@@ -504,8 +563,11 @@ vlm_encode_free(vlm_encode_job_t *job)
         }
     }
 
+    if (job->lent != NULL) {
+        m->ops->host_free(m->dev, job->lent);
+    }
+
     free(job->rgb);
-    free(job->start);
     free(job->plans);
     free(job);
 }

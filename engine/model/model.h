@@ -155,6 +155,10 @@ int vlm_model_positions(const vlm_model_t *m, const vlm_prompt_t *prompt,
  * pictures whose rows run as one batch; attention stays inside each.  It is
  * cut at (layer, operation, rows): vlm_encode_step() runs about "budget"
  * multiply-adds and returns, so that decode steps can run in between.
+ *
+ * On a device that runs asynchronously they are put on the queue and not
+ * waited for, and so is all of a job that is done; a job may be freed when it
+ * is still at work.
  */
 
 typedef struct vlm_encoder_s     vlm_encoder_t;     /* work space, one queue */
@@ -163,6 +167,12 @@ typedef struct vlm_encode_job_s  vlm_encode_job_t;
 vlm_encoder_t *vlm_encoder_create(const vlm_model_t *m, vlm_queue_t *q,
     vlm_error_t *err);
 void vlm_encoder_free(vlm_encoder_t *e);
+
+/*
+ * What has failed on the queue so far, once; on a device that runs
+ * asynchronously nothing is waited for, but when something has.
+ */
+int vlm_encode_check(vlm_encoder_t *e, vlm_error_t *err);
 
 /* images[i] must have the size of plans[i]; both are copied */
 vlm_encode_job_t *vlm_encode_begin(vlm_encoder_t *e,
@@ -182,7 +192,10 @@ double vlm_encode_least(const vlm_encode_job_t *job);
 /* VLM_AGAIN: more to do.  VLM_OK: done.  VLM_ERROR. */
 int vlm_encode_step(vlm_encode_job_t *job, double budget, vlm_error_t *err);
 
-/* after VLM_OK: [sum of ntokens, hidden] on the device, owned by the job */
+/*
+ * After VLM_OK, for what comes next on the queue: [sum of ntokens, hidden] on
+ * the device, owned by the job.
+ */
 const vlm_tensor_t *vlm_encode_result(const vlm_encode_job_t *job);
 void vlm_encode_free(vlm_encode_job_t *job);
 
@@ -251,7 +264,8 @@ typedef struct {
     uint64_t            encoder;
     uint64_t            first_job;
     uint64_t            second_job;
-    uint64_t            embedding;      /* beside a cache of them */
+    uint64_t            lent;           /* of the host's, for jobs */
+    uint64_t            embedding;      /* too: beside a cache of them */
     uint64_t            kv_parts;       /* beside the blocks of the pool */
     vlm_limits_t        decoder_limits; /* for their queues */
     vlm_limits_t        encoder_limits;

@@ -21,6 +21,8 @@ static uint64_t room_decoder(const vlm_model_t *m, vlm_device_t *dev,
 static uint64_t room_encoder(const vlm_model_t *m, const vlm_ops_t *ops);
 static uint64_t room_job(const vlm_model_t *m, vlm_device_t *dev,
     const vlm_ops_t *ops, int32_t patches, int32_t pictures);
+static uint64_t room_lent(const vlm_model_t *m, const vlm_ops_t *ops,
+    int32_t patches, int32_t pictures);
 
 
 #define most(a, b)  ((a) > (b) ? (a) : (b))
@@ -48,6 +50,11 @@ vlm_model_room(const vlm_model_t *m, vlm_device_t *dev, const vlm_ops_t *ops,
 
     small = room_job(m, dev, ops, patches / conf->smaller, 1);
     room->second_job = most(small, batch);
+
+    /* a job's host memory: of one that is made while another is at work */
+
+    batch = room_lent(m, ops, conf->batch_patches, conf->batch_pictures);
+    room->lent = 2 * most(room_lent(m, ops, patches, 1), batch);
 
     /* one that is made, and what it is made from */
 
@@ -100,7 +107,7 @@ room_limits(const vlm_model_t *m, const vlm_ops_t *ops,
     l->outputs = 2 * (int64_t) c->intermediate;
 
     l = &room->encoder_limits;
-    l->rows = VLM_SLICE_ROWS;
+    l->rows = vlm_slice_rows(ops);
     l->seqs = conf->batch_pictures;
     l->patches = patches;
     l->outputs = most(c->v_intermediate, (int64_t) c->v_width * c->merge
@@ -137,8 +144,8 @@ room_decoder(const vlm_model_t *m, vlm_device_t *dev, const vlm_ops_t *ops,
 static uint64_t
 room_encoder(const vlm_model_t *m, const vlm_ops_t *ops)
 {
-    return room_tensor(VLM_SLICE_ROWS, m->config.v_width, ops->act_dtype)
-           + room_tensor(VLM_SLICE_ROWS, room_encoder_width(&m->config),
+    return room_tensor(vlm_slice_rows(ops), m->config.v_width, ops->act_dtype)
+           + room_tensor(vlm_slice_rows(ops), room_encoder_width(&m->config),
                          ops->act_dtype);
 }
 
@@ -182,6 +189,26 @@ room_job(const vlm_model_t *m, vlm_device_t *dev, const vlm_ops_t *ops,
            + room_tensor(patches / (c->merge * c->merge), c->hidden,
                          ops->act_dtype)
            + vlm_reserve_bytes(ops->vision_kv_bytes(dev, &seg)) + rgb;
+}
+
+
+/* lists, and copies of pictures */
+
+static uint64_t
+room_lent(const vlm_model_t *m, const vlm_ops_t *ops, int32_t patches,
+    int32_t pictures)
+{
+    uint64_t  size;
+
+    size = (uint64_t) (pictures + 1 + 2 * (int64_t) patches)
+           * sizeof(int32_t);
+
+    if (ops->async) {
+        size += (uint64_t) patches
+                * (uint64_t) (m->config.patch * m->config.patch * 3);
+    }
+
+    return vlm_reserve_bytes(size);
 }
 
 

@@ -22,14 +22,22 @@ typedef enum {
 } vlm_stage_t;
 
 
-/* rows of a slice at most: bounds the work space */
+/*
+ * Rows of a slice at most: bounds the work space.  ASYNC: of every slice, if
+ * there are so many, since such a device has to be filled.
+ */
 
-#define VLM_SLICE_ROWS      512
+#define VLM_SLICE_ROWS          512
+#define VLM_SLICE_ROWS_ASYNC    4096
+#define vlm_slice_rows(ops)                                                   \
+    ((ops)->async ? VLM_SLICE_ROWS_ASYNC : VLM_SLICE_ROWS)
 
 
 struct vlm_encoder_s {
     const vlm_model_t  *model;
     vlm_queue_t        *queue;
+    int64_t             least_rows;         /* of a slice */
+    int64_t             most_rows;
     vlm_tensor_t        rows;               /* slice x width */
     vlm_tensor_t        wide;               /* slice x the widest */
 };
@@ -39,7 +47,10 @@ struct vlm_encode_job_s {
     size_t              n;                  /* pictures */
     vlm_image_plan_t   *plans;
     uint8_t           **rgb;                /* device memory */
+    void               *lent;               /* host_alloc(): what follows */
     int32_t            *start;              /* [n + 1] rows */
+    int32_t            *positions;          /* [2][nrows] */
+    uint8_t            *pixels;             /* ASYNC: all of rgb */
     vlm_segments_t      segments;
     int64_t             nrows;
 

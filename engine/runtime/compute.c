@@ -2,6 +2,9 @@
 /*
  * The compute thread: loads the model, then turns its loop: take requests
  * in, let waiting ones start, encode a slice, run a step.
+ *
+ * Where a device runs asynchronously, slices are put on their queue while a
+ * step is at work, and looked after once a turn.
  */
 
 #include <stdlib.h>
@@ -13,7 +16,12 @@
 /* its prompt is computed: it costs little more than its tokens */
 #define SIBLING_COST    64
 
+/* looks for late requests, and for slices that have been done */
+#define LATE_US         100000
+#define FLIGHT_US       250
 
+
+static int compute_wait(const vlm_engine_t *e);
 static void compute_take(vlm_engine_t *e, vlm_req_t *list);
 static void compute_decoded(vlm_engine_t *e, vlm_work_t *w);
 static void compute_check(vlm_engine_t *e);
@@ -49,9 +57,7 @@ vlm_compute_main(void *data)
     idle = 1;
 
     for ( ;; ) {
-        list = vlm_inbox_take(&e->inbox, !idle ? 0
-                                         : e->sched.waiting.n > 0 ? 100 : -1,
-                              &stop);
+        list = vlm_inbox_take(&e->inbox, idle ? compute_wait(e) : 0, &stop);
 
         if (stop) {
             break;
@@ -68,6 +74,11 @@ vlm_compute_main(void *data)
         idle = (rc == VLM_AGAIN);
 
         rc = vlm_step(e);
+
+        if (rc == VLM_AGAIN) {
+            rc = vlm_encode_submit(e);
+        }
+
         idle = idle && (rc == VLM_AGAIN);
 
         if (vlm_device_lost(e)) {
@@ -76,7 +87,22 @@ vlm_compute_main(void *data)
         }
     }
 
+    vlm_encoding_stop(&e->encoding);
+
     return NULL;
+}
+
+
+/* with nothing to do: until something may have happened */
+
+static int
+compute_wait(const vlm_engine_t *e)
+{
+    if (e->encoding.nflights > 0) {
+        return FLIGHT_US;
+    }
+
+    return e->sched.waiting.n > 0 ? LATE_US : -1;
 }
 
 

@@ -156,7 +156,7 @@ embed_free(void *data, vlm_tensor_t *tensor)
 {
     vlm_engine_t  *e = data;
 
-    e->ops->free(e->dev, tensor->data);
+    e->ops->host_free(e->dev, tensor->data);
 }
 
 
@@ -617,8 +617,8 @@ vlm_embed_pixels(vlm_engine_t *e, vlm_work_t *w)
 
 
 int
-vlm_embed_encoded(vlm_engine_t *e, vlm_work_t *w, int32_t n,
-    const vlm_tensor_t *result, vlm_error_t *err)
+vlm_embed_encoded(vlm_engine_t *e, vlm_work_t *w, int32_t n, void *copy,
+    vlm_error_t *err)
 {
     vlm_pic_t        *pic;
     vlm_embed_pic_t  *p;
@@ -628,7 +628,7 @@ vlm_embed_encoded(vlm_engine_t *e, vlm_work_t *w, int32_t n,
 
     count(e->embed.encoded);
 
-    p->entry = vlm_embed_entry(e, &p->key, &pic->plan, result,
+    p->entry = vlm_embed_entry(e, &p->key, &pic->plan, copy,
                                p->keyed && p->verified, err);
     if (p->entry == NULL) {
         return VLM_ERROR;

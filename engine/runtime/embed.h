@@ -90,9 +90,9 @@ void vlm_embed_start(vlm_engine_t *e, vlm_work_t *w);
 void vlm_embed_pixels(vlm_engine_t *e, vlm_work_t *w);
 void vlm_embed_turn(vlm_engine_t *e);
 
-/* takes what the tower gave, and tells it to all who wait */
+/* takes a copy of what the tower gave, and tells it to all who wait */
 int vlm_embed_encoded(vlm_engine_t *e, vlm_work_t *w, int32_t picture,
-    const vlm_tensor_t *result, vlm_error_t *err);
+    void *copy, vlm_error_t *err);
 
 /* the request ends: any thread that has it */
 void vlm_embed_leave(vlm_engine_t *e, vlm_work_t *w);
@@ -117,9 +117,17 @@ void vlm_embed_lost(vlm_engine_t *e);
 
 /* ---- embed_value.c: entries and values of Redis ---- */
 
+
+/*
+ * What the tower gave, on its way from there: put on the encoder's queue,
+ * complete when that has run.  NULL: no memory.
+ */
+void *vlm_embed_copy(void *data, const vlm_tensor_t *result);
+void vlm_embed_copy_free(vlm_engine_t *e, void *copy);
+
+/* takes a complete copy over; NULL: so do errors, one of which is no copy */
 vlm_entry_t *vlm_embed_entry(vlm_engine_t *e, const vlm_cache_key_t *key,
-    const vlm_image_plan_t *plan, const vlm_tensor_t *result, int store,
-    vlm_error_t *err);
+    const vlm_image_plan_t *plan, void *copy, int store, vlm_error_t *err);
 vlm_entry_t *vlm_embed_read(vlm_engine_t *e, const vlm_cache_key_t *key,
     const vlm_image_plan_t *plan, const void *value, size_t len, int *valid,
     vlm_error_t *err);

@@ -13,11 +13,19 @@
 #include "engine/runtime/internal.h"
 
 
+/* what the tower gave, on its way to an entry */
+
+typedef struct {
+    vlm_entry_t        *entry;
+    vlm_tensor_t        f32;        /* int8: of the host, to be rounded */
+} embed_copy_t;
+
+
 static vlm_entry_t *embed_alloc(vlm_engine_t *e, vlm_dtype_t dtype,
-    int64_t rows, int32_t cols, vlm_error_t *err);
-static int embed_round(vlm_engine_t *e, vlm_entry_t *entry,
-    const vlm_tensor_t *result, vlm_section_t *s, vlm_error_t *err);
-static int embed_sync(vlm_engine_t *e, vlm_error_t *err);
+    int64_t rows, int32_t cols);
+static int embed_tensor(vlm_engine_t *e, vlm_tensor_t *t, vlm_dtype_t dtype,
+    int64_t rows, int32_t cols);
+static int embed_int8(embed_copy_t *copy, vlm_section_t *s, vlm_error_t *err);
 static void embed_store(vlm_engine_t *e, const vlm_cache_key_t *key,
     const vlm_image_plan_t *plan, const vlm_section_t *sections);
 static size_t embed_blob_size(const vlm_cache_key_t *key,
@@ -26,202 +34,199 @@ static size_t embed_blob_size(const vlm_cache_key_t *key,
 
 
 static int
-nomem(vlm_error_t *err, size_t size)
+nomem(vlm_error_t *err)
 {
-    return vlm_fail(err, 500, NULL, "no memory for an embedding of %zu bytes",
-                    size);
+    return vlm_fail(err, 500, NULL, "no memory for an embedding");
 }
 
 
-/*
- * What the tower gave, rounded: an entry with one reference.  "store": to
- * Redis too, if it takes it.
- */
+/* of rows, as the cache keeps them: int8 as the bf16 that it stands for */
+
+static vlm_dtype_t
+embed_dtype(const vlm_engine_t *e)
+{
+    return e->conf.embedding_dtype == VLM_I8 ? VLM_BF16
+                                             : e->conf.embedding_dtype;
+}
+
+
+/* rounding is a conversion to the type; int8 is left to the host */
+
+void *
+vlm_embed_copy(void *data, const vlm_tensor_t *result)
+{
+    int            int8;
+    embed_copy_t  *copy;
+    vlm_engine_t  *e = data;
+
+    int8 = (e->conf.embedding_dtype == VLM_I8);
+
+    copy = calloc(1, sizeof(embed_copy_t));
+    if (copy == NULL) {
+        return NULL;
+    }
+
+    copy->entry = embed_alloc(e, embed_dtype(e), result->rows, result->cols);
+
+    if (copy->entry == NULL
+        || (int8 && embed_tensor(e, &copy->f32, VLM_F32, result->rows,
+                                 result->cols)
+                    != VLM_OK))
+    {
+        vlm_embed_copy_free(e, copy);
+        return NULL;
+    }
+
+    e->ops->convert(e->vision_queue,
+                    int8 ? &copy->f32 : &copy->entry->tensor, result);
+
+    return copy;
+}
+
+
+void
+vlm_embed_copy_free(vlm_engine_t *e, void *data)
+{
+    embed_copy_t  *copy = data;
+
+    if (copy == NULL) {
+        return;
+    }
+
+    if (copy->entry != NULL) {
+        vlm_entry_free(e->embed.memory, copy->entry);
+    }
+
+    if (copy->f32.data != NULL) {
+        e->ops->host_free(e->dev, copy->f32.data);
+    }
+
+    free(copy);
+}
+
+
+/* "store": to Redis too, if it takes it */
 
 vlm_entry_t *
 vlm_embed_entry(vlm_engine_t *e, const vlm_cache_key_t *key,
-    const vlm_image_plan_t *plan, const vlm_tensor_t *result, int store,
-    vlm_error_t *err)
+    const vlm_image_plan_t *plan, void *data, int store, vlm_error_t *err)
 {
-    int             int8, rc;
-    size_t          n;
+    int             rc, int8;
     vlm_value_t     v;
     vlm_entry_t    *entry;
+    embed_copy_t   *copy = data;
     vlm_section_t   s[2];
 
-    int8 = (e->conf.embedding_dtype == VLM_I8);
-    n = (size_t) result->rows * (size_t) result->cols;
-
-    entry = embed_alloc(e, int8 ? VLM_BF16 : e->conf.embedding_dtype,
-                        result->rows, result->cols, err);
-    if (entry == NULL) {
+    if (copy == NULL) {
+        nomem(err);
         return NULL;
     }
+
+    entry = copy->entry;
+    int8 = (e->conf.embedding_dtype == VLM_I8);
 
     memset(s, 0, sizeof(s));
     snprintf(s[0].name, sizeof(s[0].name), "%s", VLM_SECTION_EMBEDDINGS);
     s[0].dtype = e->conf.embedding_dtype;
-    s[0].rows = (uint32_t) result->rows;
-    s[0].cols = (uint32_t) result->cols;
+    s[0].rows = (uint32_t) entry->tensor.rows;
+    s[0].cols = (uint32_t) entry->tensor.cols;
+    s[0].data = entry->tensor.data;
 
-    if (int8) {
-        snprintf(s[1].name, sizeof(s[1].name), "%s", VLM_SECTION_SCALES);
-        s[1].dtype = VLM_F32;
-        s[1].rows = s[0].rows;
-        s[1].cols = 1;
-        s[1].data = malloc(s[1].rows * sizeof(float));
-    }
+    rc = int8 ? embed_int8(copy, s, err) : VLM_OK;
 
-    store = store && e->embed.redis != NULL
-            && vlm_redis_takes(e->embed.redis,
-                               embed_blob_size(key, plan, s, &v));
-
-    rc = VLM_OK;
-
-    if (int8 || store) {
-        s[0].data = malloc(n * vlm_dtype_size(s[0].dtype));
-
-        if (s[0].data == NULL || (int8 && s[1].data == NULL)) {
-            rc = nomem(err, n);
-        }
-    }
-
-    if (rc == VLM_OK) {
-        rc = embed_round(e, entry, result, s, err);
-    }
-
-    if (rc == VLM_OK && store) {
+    if (rc == VLM_OK && store && e->embed.redis != NULL
+        && vlm_redis_takes(e->embed.redis,
+                           embed_blob_size(key, plan, s, &v)))
+    {
         embed_store(e, key, plan, s);
     }
 
-    free((void *) s[0].data);
-    free((void *) s[1].data);
-
-    if (rc != VLM_OK) {
-        vlm_entry_free(e->embed.memory, entry);
-        return NULL;
+    if (int8) {
+        free((void *) s[0].data);
+        free((void *) s[1].data);
     }
 
+    if (rc == VLM_OK) {
+        copy->entry = NULL;
+
+    } else {
+        entry = NULL;
+    }
+
+    vlm_embed_copy_free(e, copy);
+
     return entry;
+}
+
+
+/* memory of the host that operations read and write */
+
+static int
+embed_tensor(vlm_engine_t *e, vlm_tensor_t *t, vlm_dtype_t dtype,
+    int64_t rows, int32_t cols)
+{
+    size_t  size;
+
+    size = vlm_mul(vlm_mul((size_t) rows, (size_t) cols),
+                   vlm_dtype_size(dtype));
+
+    memset(t, 0, sizeof(*t));
+    t->device = e->dev;
+    t->dtype = dtype;
+    t->rows = rows;
+    t->cols = cols;
+    t->stride = cols;
+    t->data = size != 0 ? e->ops->host_alloc(e->dev, size) : NULL;
+
+    return t->data != NULL ? VLM_OK : VLM_ERROR;
 }
 
 
 static vlm_entry_t *
-embed_alloc(vlm_engine_t *e, vlm_dtype_t dtype, int64_t rows, int32_t cols,
-    vlm_error_t *err)
+embed_alloc(vlm_engine_t *e, vlm_dtype_t dtype, int64_t rows, int32_t cols)
 {
-    size_t         size;
     vlm_entry_t   *entry;
     vlm_tensor_t   t;
 
-    size = (size_t) rows * (size_t) cols * vlm_dtype_size(dtype);
-
-    memset(&t, 0, sizeof(t));
-    t.device = e->dev;
-    t.dtype = dtype;
-    t.rows = rows;
-    t.cols = cols;
-    t.stride = cols;
-    t.data = e->ops->alloc(e->dev, size);
-
-    if (t.data == NULL) {
-        nomem(err, size);
+    if (embed_tensor(e, &t, dtype, rows, cols) != VLM_OK) {
         return NULL;
     }
 
-    entry = vlm_entry_create(e->embed.memory, &t, size);
+    entry = vlm_entry_create(e->embed.memory, &t,
+                             (size_t) rows * (size_t) cols
+                             * vlm_dtype_size(dtype));
 
     if (entry == NULL) {
-        e->ops->free(e->dev, t.data);
-        nomem(err, size);
+        e->ops->host_free(e->dev, t.data);
     }
 
     return entry;
 }
 
 
-static int
-embed_sync(vlm_engine_t *e, vlm_error_t *err)
-{
-    char  text[256];
+/* sections for Redis, of memory to be freed; and what they stand for */
 
-    if (e->ops->sync(e->vision_queue, text, sizeof(text)) != 0) {
-        return vlm_fail(err, 500, NULL, "%s", text);
+static int
+embed_int8(embed_copy_t *copy, vlm_section_t *s, vlm_error_t *err)
+{
+    s[0].data = malloc((size_t) s[0].rows * s[0].cols);
+
+    snprintf(s[1].name, sizeof(s[1].name), "%s", VLM_SECTION_SCALES);
+    s[1].dtype = VLM_F32;
+    s[1].rows = s[0].rows;
+    s[1].cols = 1;
+    s[1].data = malloc(s[1].rows * sizeof(float));
+
+    if (s[0].data == NULL || s[1].data == NULL) {
+        return nomem(err);
     }
+
+    vlm_quantize(copy->f32.data, s[0].rows, s[0].cols, (int8_t *) s[0].data,
+                 (float *) s[1].data);
+    vlm_dequantize(s[0].data, s[1].data, s[0].rows, s[0].cols,
+                   copy->entry->tensor.data);
 
     return VLM_OK;
-}
-
-
-/* int8 by way of float32 and the host, whatever the device computes in */
-
-static int
-round_int8(vlm_engine_t *e, vlm_entry_t *entry, const vlm_tensor_t *result,
-    vlm_section_t *s, vlm_error_t *err)
-{
-    int            rc;
-    size_t         n;
-    float         *host;
-    uint16_t      *bf16;
-    vlm_entry_t   *f32;
-
-    n = (size_t) s->rows * s->cols;
-    host = malloc(n * sizeof(float));
-    bf16 = malloc(n * sizeof(uint16_t));
-    f32 = embed_alloc(e, VLM_F32, result->rows, result->cols, err);
-
-    if (host == NULL || bf16 == NULL || f32 == NULL) {
-        rc = nomem(err, n * sizeof(float));
-        goto done;
-    }
-
-    e->ops->convert(e->vision_queue, &f32->tensor, result);
-    e->ops->download(e->vision_queue, host, f32->tensor.data,
-                     n * sizeof(float));
-
-    rc = embed_sync(e, err);
-
-    if (rc == VLM_OK) {
-        vlm_quantize(host, s->rows, s->cols, (int8_t *) s[0].data,
-                     (float *) s[1].data);
-        vlm_dequantize(s[0].data, s[1].data, s->rows, s->cols, bf16);
-
-        e->ops->upload(e->vision_queue, entry->tensor.data, bf16,
-                       n * sizeof(uint16_t));
-        rc = embed_sync(e, err);
-    }
-
-done:
-
-    if (f32 != NULL) {
-        vlm_entry_free(e->embed.memory, f32);
-    }
-
-    free(host);
-    free(bf16);
-
-    return rc;
-}
-
-
-/* fills the entry, and s->data where there is such */
-
-static int
-embed_round(vlm_engine_t *e, vlm_entry_t *entry, const vlm_tensor_t *result,
-    vlm_section_t *s, vlm_error_t *err)
-{
-    if (s->dtype == VLM_I8) {
-        return round_int8(e, entry, result, s, err);
-    }
-
-    e->ops->convert(e->vision_queue, &entry->tensor, result);
-
-    if (s->data != NULL) {
-        e->ops->download(e->vision_queue, (void *) s->data,
-                         entry->tensor.data, entry->bytes);
-    }
-
-    return embed_sync(e, err);
 }
 
 
@@ -277,14 +282,9 @@ vlm_embed_read(vlm_engine_t *e, const vlm_cache_key_t *key,
     const vlm_image_plan_t *plan, const void *value, size_t len, int *valid,
     vlm_error_t *err)
 {
-    int                   rc, int8;
-    uint16_t             *bf16;
-    const void           *data;
     vlm_entry_t          *entry;
     vlm_value_t           v;
     const vlm_section_t  *s, *scales;
-
-    int8 = (e->conf.embedding_dtype == VLM_I8);
 
     if (vlm_value_read(value, len, &v, err) != VLM_OK
         || vlm_value_embedding(&v, key, plan, e->conf.embedding_dtype,
@@ -298,36 +298,18 @@ vlm_embed_read(vlm_engine_t *e, const vlm_cache_key_t *key,
 
     *valid = 1;
 
-    entry = embed_alloc(e, int8 ? VLM_BF16 : s->dtype, s->rows,
-                        (int32_t) s->cols, err);
+    entry = embed_alloc(e, embed_dtype(e), s->rows, (int32_t) s->cols);
     if (entry == NULL) {
+        nomem(err);
         return NULL;
     }
 
-    data = s->data;
-    bf16 = NULL;
+    if (s->dtype == VLM_I8) {
+        vlm_dequantize(s->data, scales->data, s->rows, s->cols,
+                       entry->tensor.data);
 
-    if (int8) {
-        bf16 = malloc(entry->bytes);
-
-        if (bf16 == NULL) {
-            nomem(err, entry->bytes);
-            vlm_entry_free(e->embed.memory, entry);
-            return NULL;
-        }
-
-        vlm_dequantize(s->data, scales->data, s->rows, s->cols, bf16);
-        data = bf16;
-    }
-
-    e->ops->upload(e->vision_queue, entry->tensor.data, data, entry->bytes);
-    rc = embed_sync(e, err);
-
-    free(bf16);
-
-    if (rc != VLM_OK) {
-        vlm_entry_free(e->embed.memory, entry);
-        return NULL;
+    } else {
+        memcpy(entry->tensor.data, s->data, entry->bytes);
     }
 
     return entry;

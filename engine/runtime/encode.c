@@ -1,7 +1,7 @@
 
 /*
- * Pictures to embeddings, a slice at a time between the steps, so that
- * answers that are being written go on.
+ * Pictures to embeddings, so that answers that are being written go on: a
+ * slice at a time between the steps, or on a queue of its own beside them.
  */
 
 #include <string.h>
@@ -57,22 +57,28 @@ vlm_encode_add(vlm_engine_t *e, vlm_work_t *w)
 
 
 void
-vlm_encode_done(void *data, vlm_encode_item_t *item,
-    const vlm_tensor_t *rows, const vlm_error_t *err)
+vlm_encode_done(void *data, vlm_encode_item_t *item, void *copy,
+    const vlm_error_t *err)
 {
     int32_t        i;
     vlm_work_t    *w;
     vlm_error_t    failed;
     vlm_engine_t  *e = data;
 
+    if (item == NULL) {
+        vlm_embed_copy_free(e, copy);
+        return;
+    }
+
     w = item->owner;
 
     for (i = 0; item != &w->pics[i].item; i++) { /* void */ }
 
     if (err != NULL) {
+        vlm_embed_copy_free(e, copy);
         failed = *err;
 
-    } else if (vlm_embed_encoded(e, w, i, rows, &failed) == VLM_OK) {
+    } else if (vlm_embed_encoded(e, w, i, copy, &failed) == VLM_OK) {
         return;
     }
 
@@ -116,10 +122,25 @@ vlm_encode_busy(const vlm_engine_t *e)
 }
 
 
+static void
+encode_learn(vlm_engine_t *e)
+{
+    __atomic_store_n(&e->embed.rate, (uint64_t) e->encoding.rate,
+                     __ATOMIC_RELAXED);
+}
+
+
 int
 vlm_encode_slice(vlm_engine_t *e)
 {
+    int     rc;
     double  us, allowed;
+
+    if (e->ops->async) {
+        rc = vlm_encoding_collect(&e->encoding);
+        encode_learn(e);
+        return rc;
+    }
 
     allowed = vlm_pace_allowance(&e->pace, vlm_answers(e));
 
@@ -152,8 +173,7 @@ vlm_encode_slice(vlm_engine_t *e)
         return VLM_AGAIN;
     }
 
-    __atomic_store_n(&e->embed.rate, (uint64_t) e->encoding.rate,
-                     __ATOMIC_RELAXED);
+    encode_learn(e);
 
     if (allowed >= 0) {
         e->encode_debt_us += us - allowed;
@@ -168,6 +188,13 @@ vlm_encode_slice(vlm_engine_t *e)
     }
 
     return VLM_OK;
+}
+
+
+int
+vlm_encode_submit(vlm_engine_t *e)
+{
+    return e->ops->async ? vlm_encoding_submit(&e->encoding) : VLM_AGAIN;
 }
 
 

@@ -11,28 +11,43 @@
 #define PART            0.75
 
 
-static vlm_encode_lane_t *lane_next(vlm_encoding_t *enc);
+static void item_insert(vlm_encoding_t *enc, vlm_encode_item_t *item);
 static int lane_begin(vlm_encoding_t *enc, vlm_encode_lane_t *lane,
     int64_t most);
 static void lane_end(vlm_encoding_t *enc, vlm_encode_lane_t *lane,
     const vlm_error_t *err);
+static int lane_later(vlm_encoding_t *enc, vlm_encode_lane_t *lane);
+static int lane_drop(vlm_encode_lane_t *lane, const vlm_encode_item_t *item);
 
 
 int
-vlm_encoding_init(vlm_encoding_t *enc, const vlm_model_t *m,
-    vlm_queue_t *q, vlm_encoded_pt encoded, void *data, vlm_error_t *err)
+vlm_encoding_init(vlm_encoding_t *enc, const vlm_encoding_conf_t *conf,
+    vlm_error_t *err)
 {
+    int  i;
+
     memset(enc, 0, sizeof(*enc));
 
-    enc->encoded = encoded;
-    enc->data = data;
+    enc->conf = *conf;
     enc->rate = FIRST_RATE;
+    enc->slice = VLM_ENCODE_SLICE;
+    enc->batch = conf->ops->async ? VLM_ENCODE_ROWS_ASYNC : VLM_ENCODE_ROWS;
 
-    enc->encoder = vlm_encoder_create(m, q, err);
+    for (i = 0; i < VLM_ENCODE_FLIGHTS; i++) {
+        enc->flights[i].fence = conf->ops->fence_create(conf->dev);
+
+        if (enc->flights[i].fence == NULL) {
+            return vlm_fail(err, 500, NULL, "no memory for a fence");
+        }
+    }
+
+    enc->encoder = vlm_encoder_create(conf->model, conf->queue, err);
 
     return enc->encoder != NULL ? VLM_OK : VLM_ERROR;
 }
 
+
+/* also when init() failed, or was not called */
 
 void
 vlm_encoding_free(vlm_encoding_t *enc)
@@ -47,6 +62,12 @@ vlm_encoding_free(vlm_encoding_t *enc)
         vlm_encoder_free(enc->encoder);
     }
 
+    for (i = 0; i < VLM_ENCODE_FLIGHTS; i++) {
+        if (enc->flights[i].fence != NULL) {
+            enc->conf.ops->fence_destroy(enc->flights[i].fence);
+        }
+    }
+
     memset(enc, 0, sizeof(*enc));
 }
 
@@ -55,9 +76,15 @@ void
 vlm_encoding_add(vlm_encoding_t *enc, vlm_encode_item_t *item,
     uint64_t now_us, double macs)
 {
-    vlm_encode_item_t  **p;
-
     item->due_us = (double) now_us + macs / enc->rate;
+    item_insert(enc, item);
+}
+
+
+static void
+item_insert(vlm_encoding_t *enc, vlm_encode_item_t *item)
+{
+    vlm_encode_item_t  **p;
 
     for (p = &enc->waiting; *p != NULL; p = &(*p)->next) {
         if ((*p)->due_us > item->due_us) {
@@ -74,7 +101,6 @@ void
 vlm_encoding_remove(vlm_encoding_t *enc, vlm_encode_item_t *item)
 {
     int                  i, left;
-    size_t               k;
     vlm_encode_lane_t   *lane;
     vlm_encode_item_t  **p;
 
@@ -87,15 +113,7 @@ vlm_encoding_remove(vlm_encoding_t *enc, vlm_encode_item_t *item)
 
     for (i = 0; i < VLM_ENCODE_LANES; i++) {
         lane = &enc->lanes[i];
-        left = 0;
-
-        for (k = 0; k < lane->n; k++) {
-            if (lane->items[k] == item) {
-                lane->items[k] = NULL;
-            }
-
-            left |= lane->items[k] != NULL;
-        }
+        left = lane_drop(lane, item);
 
         if (lane->job != NULL && !left) {
             vlm_encode_free(lane->job);
@@ -103,6 +121,32 @@ vlm_encoding_remove(vlm_encoding_t *enc, vlm_encode_item_t *item)
             lane->n = 0;
         }
     }
+
+    for (i = 0; i < VLM_ENCODE_FLIGHTS; i++) {
+        (void) lane_drop(&enc->flights[i].ended, item);
+    }
+}
+
+
+/* whether any others are left */
+
+static int
+lane_drop(vlm_encode_lane_t *lane, const vlm_encode_item_t *item)
+{
+    int     left;
+    size_t  k;
+
+    left = 0;
+
+    for (k = 0; k < lane->n; k++) {
+        if (lane->items[k] == item) {
+            lane->items[k] = NULL;
+        }
+
+        left |= lane->items[k] != NULL;
+    }
+
+    return left;
 }
 
 
@@ -113,10 +157,10 @@ item_rows(const vlm_encode_item_t *item)
 }
 
 
-/* whose turn it is; free lanes begin with what waits */
+/* free lanes begin with what waits */
 
-static vlm_encode_lane_t *
-lane_next(vlm_encoding_t *enc)
+vlm_encode_lane_t *
+vlm_lane_next(vlm_encoding_t *enc)
 {
     int64_t             most;
     vlm_encode_lane_t  *a, *b;
@@ -127,7 +171,9 @@ lane_next(vlm_encoding_t *enc)
     if (a->job == NULL && b->job == NULL) {
 
         while (enc->waiting != NULL && a->job == NULL) {
-            (void) lane_begin(enc, a, INT64_MAX);
+            if (lane_begin(enc, a, INT64_MAX) == VLM_AGAIN) {
+                break;
+            }
         }
 
     } else {
@@ -156,7 +202,7 @@ lane_next(vlm_encoding_t *enc)
 
 /*
  * Takes the picture of at most so many rows that is due first, and, if it is
- * small, others.  VLM_AGAIN: there is none.
+ * small, others.  VLM_AGAIN: there is none, or not now.
  */
 
 static int
@@ -190,7 +236,7 @@ lane_begin(vlm_encoding_t *enc, vlm_encode_lane_t *lane, int64_t most)
 
         first += item->plan->ntokens;
         rows += item_rows(item);
-        most = VLM_ENCODE_ROWS - rows;
+        most = enc->batch - rows;
     }
 
     if (n == 0) {
@@ -203,18 +249,98 @@ lane_begin(vlm_encoding_t *enc, vlm_encode_lane_t *lane, int64_t most)
     lane->job = vlm_encode_begin(enc->encoder, images, plans, n, &err);
     enc->njobs++;
 
+    if (lane->job == NULL && lane_later(enc, lane)) {
+        return VLM_AGAIN;
+    }
+
     /* the job has its own copy */
 
     for (i = 0; i < n; i++) {
         vlm_image_free(lane->items[i]->image);
     }
 
-    if (lane->job == NULL) {
-        lane_end(enc, lane, &err);
-        return VLM_ERROR;
+    if (lane->job != NULL) {
+        return VLM_OK;
     }
 
-    return VLM_OK;
+    if (enc->conf.ops->async) {
+        vlm_flight_failed(enc, lane, &err);
+
+    } else {
+        lane_end(enc, lane, &err);
+    }
+
+    return VLM_ERROR;
+}
+
+
+/* memory that it lacks may come back from what is under way */
+
+static int
+lane_later(vlm_encoding_t *enc, vlm_encode_lane_t *lane)
+{
+    size_t  i;
+
+    if (!enc->conf.ops->async
+        || (enc->nflights == 0 && enc->lanes[0].job == NULL
+            && enc->lanes[1].job == NULL))
+    {
+        return 0;
+    }
+
+    for (i = 0; i < lane->n; i++) {
+        item_insert(enc, lane->items[i]);
+    }
+
+    lane->n = 0;
+
+    return 1;
+}
+
+
+int
+vlm_lane_copy(vlm_encoding_t *enc, vlm_encode_lane_t *lane, vlm_error_t *err)
+{
+    size_t               i;
+    vlm_tensor_t         rows;
+    const vlm_tensor_t  *result;
+
+    result = vlm_encode_result(lane->job);
+
+    for (i = 0; i < lane->n; i++) {
+
+        if (lane->items[i] != NULL) {
+            rows = vlm_rows(result, lane->first[i],
+                            lane->items[i]->plan->ntokens);
+            lane->copies[i] = enc->conf.copy(enc->conf.data, &rows);
+        }
+    }
+
+    return vlm_encode_check(enc->encoder, err);
+}
+
+
+void
+vlm_lane_tell(vlm_encoding_t *enc, vlm_encode_lane_t *lane,
+    const vlm_error_t *err)
+{
+    void               *copy;
+    size_t              i;
+    vlm_encode_item_t  *item;
+
+    for (i = 0; i < lane->n; i++) {
+        item = lane->items[i];
+        copy = lane->copies[i];
+
+        lane->items[i] = NULL;
+        lane->copies[i] = NULL;
+
+        if (item != NULL || copy != NULL) {
+            enc->conf.encoded(enc->conf.data, item, copy, err);
+        }
+    }
+
+    lane->n = 0;
 }
 
 
@@ -223,37 +349,15 @@ lane_begin(vlm_encoding_t *enc, vlm_encode_lane_t *lane, int64_t most)
 static void
 lane_end(vlm_encoding_t *enc, vlm_encode_lane_t *lane, const vlm_error_t *err)
 {
-    size_t              i;
-    vlm_tensor_t        rows;
-    vlm_encode_job_t   *job;
-    vlm_encode_item_t  *item;
+    vlm_encode_job_t  *job;
 
     /* who is told may remove other items, but not end the job by that */
 
     job = lane->job;
     lane->job = NULL;
 
-    for (i = 0; i < lane->n; i++) {
-        item = lane->items[i];
-
-        if (item == NULL) {
-            continue;
-        }
-
-        lane->items[i] = NULL;
-
-        if (err != NULL) {
-            enc->encoded(enc->data, item, NULL, err);
-            continue;
-        }
-
-        rows = vlm_rows(vlm_encode_result(job), lane->first[i],
-                        item->plan->ntokens);
-        enc->encoded(enc->data, item, &rows, NULL);
-    }
-
+    vlm_lane_tell(enc, lane, err);
     vlm_encode_free(job);
-    lane->n = 0;
 }
 
 
@@ -264,7 +368,7 @@ encoding_least(vlm_encoding_t *enc)
 {
     const vlm_encode_lane_t  *lane;
 
-    lane = lane_next(enc);
+    lane = vlm_lane_next(enc);
 
     return lane != NULL ? vlm_encode_least(lane->job) : 0;
 }
@@ -278,7 +382,7 @@ vlm_encoding_slice(vlm_encoding_t *enc, double macs)
     vlm_error_t         err;
     vlm_encode_lane_t  *lane;
 
-    lane = lane_next(enc);
+    lane = vlm_lane_next(enc);
 
     if (lane == NULL) {
         return VLM_AGAIN;
@@ -290,6 +394,10 @@ vlm_encoding_slice(vlm_encoding_t *enc, double macs)
 
     lane->turn += spent;
     enc->spent += spent;
+
+    if (rc == VLM_OK) {
+        rc = vlm_lane_copy(enc, lane, &err);
+    }
 
     if (rc != VLM_AGAIN) {
         lane_end(enc, lane, rc == VLM_OK ? NULL : &err);

@@ -9,7 +9,12 @@
 #include "engine/runtime/internal.h"
 
 
+/* more than that may have to be asked of the system */
+#define IN_USE_MOST     (256ull << 20)
+
+
 static int engine_start(vlm_engine_t *e, vlm_error_t *err);
+static uint64_t in_use(const vlm_engine_t *e);
 static int open_model(vlm_engine_t *e, vlm_error_t *err);
 static int plan_again(vlm_engine_t *e, vlm_error_t *err);
 static int load_queues(vlm_engine_t *e, vlm_error_t *err);
@@ -273,6 +278,23 @@ plan_again(vlm_engine_t *e, vlm_error_t *err)
 }
 
 
+/* embeddings that live on, evicted, as long as requests need them */
+
+static uint64_t
+in_use(const vlm_engine_t *e)
+{
+    uint64_t  size;
+
+    if (!e->ops->async) {
+        return 0;
+    }
+
+    size = (uint64_t) e->conf.max_num_seqs * e->room.embedding / 4;
+
+    return size < IN_USE_MOST ? size : IN_USE_MOST;
+}
+
+
 static int
 open_model(vlm_engine_t *e, vlm_error_t *err)
 {
@@ -303,8 +325,8 @@ open_model(vlm_engine_t *e, vlm_error_t *err)
 
     e->need.weights = info->weight_bytes;
     e->need.work = e->room.decoder + e->room.encoder + e->room.first_job
-                   + e->room.second_job + e->room.embedding
-                   + e->room.kv_parts;
+                   + e->room.second_job + e->room.kv_parts;
+    e->need.host = e->room.lent + e->room.embedding + in_use(e);
     e->need.block = vlm_decoder_block_bytes(e->model, e->dev, e->ops,
                                             e->conf.block_size);
     e->need.context = info->context;
@@ -337,13 +359,15 @@ static int
 load_queues(vlm_engine_t *e, vlm_error_t *err)
 {
     char    text[256];
-    size_t  size;
+    size_t  size, host;
 
-    size = (size_t) (e->need.work + e->mem.kv + e->mem.cache);
+    size = (size_t) (e->need.work + e->mem.kv);
+    host = (size_t) (e->need.host + e->mem.cache);
 
-    if (e->ops->reserve(e->dev, size, 0, text, sizeof(text)) != 0) {
-        return vlm_fail(err, 500, NULL, "%s: lower --gpu-memory-utilization "
-                        "or --kv-cache-memory", text);
+    if (e->ops->reserve(e->dev, size, host, text, sizeof(text)) != 0) {
+        return vlm_fail(err, 500, NULL, "%s: lower --gpu-memory-utilization, "
+                        "--kv-cache-memory or --embedding-cache-memory",
+                        text);
     }
 
     e->queue = e->ops->queue_create(e->dev, 0);
@@ -371,14 +395,21 @@ load_queues(vlm_engine_t *e, vlm_error_t *err)
 static int
 load_runtime(vlm_engine_t *e, vlm_error_t *err)
 {
+    vlm_encoding_conf_t  conf;
+
     if (load_queues(e, err) != VLM_OK) {
         return VLM_ERROR;
     }
 
-    if (vlm_encoding_init(&e->encoding, e->model, e->vision_queue,
-                          vlm_encode_done, e, err)
-        != VLM_OK)
-    {
+    conf.model = e->model;
+    conf.dev = e->dev;
+    conf.ops = e->ops;
+    conf.queue = e->vision_queue;
+    conf.copy = vlm_embed_copy;
+    conf.encoded = vlm_encode_done;
+    conf.data = e;
+
+    if (vlm_encoding_init(&e->encoding, &conf, err) != VLM_OK) {
         return VLM_ERROR;
     }
 

@@ -236,7 +236,7 @@ typedef struct {
     uint64_t        weights;
     uint64_t        kv;
     uint64_t        work;
-    uint64_t        cache;              /* of embeddings */
+    uint64_t        cache;              /* of embeddings; the host's memory */
     uint64_t        pictures;           /* being decoded, at worst */
     uint64_t        available;          /* MemAvailable, cgroup; or CUDA's */
     int32_t         nblocks;
@@ -246,6 +246,7 @@ typedef struct {
 typedef struct {
     uint64_t        weights;
     uint64_t        work;
+    uint64_t        host;               /* the host's, that operations use */
     uint64_t        block;              /* of keys and values, all layers */
     int32_t         context;            /* that the model has positions for */
 } vlm_need_t;

@@ -74,12 +74,12 @@ vlm_inbox_stop(vlm_inbox_t *in)
 
 
 static void
-deadline_after(struct timespec *ts, int ms)
+deadline_after(struct timespec *ts, int us)
 {
     clock_gettime(CLOCK_MONOTONIC, ts);
 
-    ts->tv_sec += ms / 1000;
-    ts->tv_nsec += (long) (ms % 1000) * 1000000;
+    ts->tv_sec += us / 1000000;
+    ts->tv_nsec += (long) (us % 1000000) * 1000;
 
     if (ts->tv_nsec >= 1000000000) {
         ts->tv_nsec -= 1000000000;
@@ -89,24 +89,24 @@ deadline_after(struct timespec *ts, int ms)
 
 
 vlm_req_t *
-vlm_inbox_take(vlm_inbox_t *in, int wait_ms, int *stop)
+vlm_inbox_take(vlm_inbox_t *in, int wait_us, int *stop)
 {
     int               rc;
     vlm_req_t        *list;
     struct timespec   ts;
 
-    if (wait_ms > 0) {
-        deadline_after(&ts, wait_ms);
+    if (wait_us > 0) {
+        deadline_after(&ts, wait_us);
     }
 
     pthread_mutex_lock(&in->lock);
 
     rc = 0;
 
-    while (wait_ms != 0 && rc == 0 && in->head == NULL && !in->wake
+    while (wait_us != 0 && rc == 0 && in->head == NULL && !in->wake
            && !in->stop)
     {
-        if (wait_ms < 0) {
+        if (wait_us < 0) {
             rc = pthread_cond_wait(&in->cond, &in->lock);
 
         } else {

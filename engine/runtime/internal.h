@@ -35,11 +35,11 @@ void vlm_inbox_wake(vlm_inbox_t *in);
 void vlm_inbox_stop(vlm_inbox_t *in);
 
 /*
- * The whole list, oldest first.  Waits up to wait_ms (0: not at all, -1: as
+ * The whole list, oldest first.  Waits up to wait_us (0: not at all, -1: as
  * long as it takes) for anything to happen.  *stop is set when it is time to
  * end.
  */
-vlm_req_t *vlm_inbox_take(vlm_inbox_t *in, int wait_ms, int *stop);
+vlm_req_t *vlm_inbox_take(vlm_inbox_t *in, int wait_us, int *stop);
 
 
 /* a task of the image pool: to prepare a request, or to decode a picture */
@@ -312,12 +312,21 @@ int vlm_step(vlm_engine_t *e);
 /* puts the pictures of a request that have pixels into the queue */
 void vlm_encode_add(vlm_engine_t *e, vlm_work_t *w);
 
-/* a picture's turn is over: an item of the queue with its rows, or an error */
-void vlm_encode_done(void *data, vlm_encode_item_t *item,
-    const vlm_tensor_t *rows, const vlm_error_t *err);
+/* a picture's turn is over: its copy, or an error; see encoding.h */
+void vlm_encode_done(void *data, vlm_encode_item_t *item, void *copy,
+    const vlm_error_t *err);
 
-/* a slice of encoding; VLM_AGAIN: there was nothing to do */
+/*
+ * A slice of encoding, or what has been done of those on the queue; VLM_AGAIN:
+ * there was nothing to do.
+ */
 int vlm_encode_slice(vlm_engine_t *e);
+
+/*
+ * Puts slices on the queue, where they run beside a step.  VLM_AGAIN: enough
+ * are there, or none are to be, or they do not run beside it.
+ */
+int vlm_encode_submit(vlm_engine_t *e);
 
 /* takes all pictures of a request out of the queue and of jobs */
 void vlm_encode_drop(vlm_engine_t *e, vlm_work_t *w);

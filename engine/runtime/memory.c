@@ -142,7 +142,8 @@ vlm_memory_room(const vlm_engine_t *e, vlm_room_t *room)
     what.block_size = conf->block_size;
     what.biases = VLM_MAX_LOGIT_BIAS;
     what.batch_pictures = VLM_ENCODE_BATCH;
-    what.batch_patches = VLM_ENCODE_ROWS;
+    what.batch_patches = e->ops->async ? VLM_ENCODE_ROWS_ASYNC
+                                       : VLM_ENCODE_ROWS;
     what.smaller = VLM_ENCODE_SMALLER;
 
     /* the host does not keep memory ready for what is rare */
@@ -230,10 +231,27 @@ too_large(const vlm_engine_conf_t *conf, const vlm_memory_t *mem,
                     "--max-image-pixels), %.0f MiB are available%s",
                     (double) total / MIB, (double) mem->weights / MIB,
                     (double) mem->kv / MIB, (double) mem->work / MIB,
-                    (double) mem->cache / MIB, (double) mem->pictures / MIB,
+                    conf->device_memory != 0 ? 0 : (double) mem->cache / MIB,
+                    (double) mem->pictures / MIB,
                     (double) mem->available / MIB,
                     conf->device_memory != 0
                     ? " by --gpu-memory-utilization" : "");
+}
+
+
+/* beside a device's own */
+
+static int
+too_much_pinned(const vlm_need_t *need, const vlm_memory_t *mem,
+    uint64_t available, vlm_error_t *err)
+{
+    return vlm_fail(err, 500, NULL, "not enough memory of the host: %.0f MiB "
+                    "are to be pinned (embedding cache %.0f: "
+                    "--embedding-cache-memory, pictures and embeddings on "
+                    "their way %.0f: --max-pixels), %.0f MiB are available",
+                    (double) (need->host + mem->cache) / MIB,
+                    (double) mem->cache / MIB, (double) need->host / MIB,
+                    (double) available / MIB);
 }
 
 
@@ -267,21 +285,32 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_need_t *need,
     vlm_memory_t *mem, vlm_error_t *err)
 {
     int32_t   want;
-    uint64_t  cgroup, blocks, full, least, left, total;
+    uint64_t  available, cgroup, cache, blocks, full, least, left, total;
 
     mem->weights = need->weights;
     mem->work = need->work;
     mem->cache = conf->cache_memory;
     mem->pictures = picture_bytes(conf);
 
+    available = mem_available();
+    cgroup = cgroup_available();
+    available = cgroup < available ? cgroup : available;
+
+    cache = mem->cache;
+
     if (conf->device_memory != 0) {
+
+        if (need->host + cache > available) {
+            return too_much_pinned(need, mem, available, err);
+        }
+
         mem->available = conf->device_memory;
         mem->work += DEVICE_WORK;
+        cache = 0;
 
     } else {
-        mem->available = mem_available();
-        cgroup = cgroup_available();
-        mem->available = cgroup < mem->available ? cgroup : mem->available;
+        mem->available = available;
+        mem->work += need->host;
     }
 
     want = conf->max_model_len != 0 ? conf->max_model_len : need->context;
@@ -292,7 +321,7 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_need_t *need,
     }
 
     full = (uint64_t) ((want + conf->block_size - 1) / conf->block_size);
-    left = sub0(mem->available, mem->weights + mem->work + mem->cache
+    left = sub0(mem->available, mem->weights + mem->work + cache
                                 + mem->pictures);
 
     blocks = conf->kv_memory != 0
@@ -304,7 +333,7 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_need_t *need,
     mem->nblocks = (int32_t) blocks;
     mem->kv = blocks * need->block;
 
-    total = mem->weights + mem->kv + mem->work + mem->cache + mem->pictures;
+    total = mem->weights + mem->kv + mem->work + cache + mem->pictures;
 
     if (total > mem->available) {
         return too_large(conf, mem, total, err);

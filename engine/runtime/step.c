@@ -144,7 +144,7 @@ step_prompt_rows(const vlm_engine_t *e)
         return e->conf.max_rows;
     }
 
-    if (vlm_encode_busy(e)) {
+    if (!e->ops->async && vlm_encode_busy(e)) {
         us /= 2;
     }
 
@@ -451,6 +451,8 @@ step_run(vlm_engine_t *e, const vlm_decode_batch_t *batch, vlm_error_t *err)
         e->ops->sample(e->queue, &logits, e->tables.params,
                        e->tables.sampled);
     }
+
+    (void) vlm_encode_submit(e);
 
     if (e->ops->sync(e->queue, text, sizeof(text)) != 0) {
         return vlm_fail(err, 500, NULL, "%s", text);
