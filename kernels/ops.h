@@ -309,7 +309,8 @@ typedef struct vlm_ops_s {
      *
      * free() does not wait then: what is freed can be had again when all that
      * was on any queue at that time has run, as far as a later sync() of that
-     * queue, or reached() of a fence on it, has seen.
+     * queue, or reached() of a fence on it, has seen.  Without reserve() it
+     * waits for that.
      */
     int (*reserve)(vlm_device_t *dev, size_t size, size_t host_size,
         char *err, size_t errlen);
