@@ -536,12 +536,16 @@ vlm_emu_stream_query(vlm_emu_stream_t s)
 {
     int  rc;
 
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&vlm_emu_lock);
 
-    run_early();
-    rc = failed ? failed : s->head != NULL ? VLM_EMU_NOT_READY : 0;
+    rc = break_capture(s);
 
-    pthread_mutex_unlock(&lock);
+    if (rc == 0) {
+        vlm_emu_run_early();
+        rc = failed ? failed : s->head != NULL ? VLM_EMU_NOT_READY : 0;
+    }
+
+    pthread_mutex_unlock(&vlm_emu_lock);
 
     return rc;
 }

@@ -100,7 +100,9 @@ run_open(run_t *r)
 
     plan(r);
 
-    if (r->rig.ops->reserve(r->rig.dev, r->size, 0, text, sizeof(text)) != 0)
+    if (r->rig.ops->reserve(r->rig.dev, r->size, (size_t) r->room.lent, text,
+                            sizeof(text))
+        != 0)
     {
         rig_stop("reserve", text);
     }
@@ -137,6 +139,19 @@ run_close(run_t *r)
     r->rig.ops->queue_destroy(r->vision);
     vlm_model_free(r->model);
     rig_close(&r->rig);
+}
+
+
+/* memory that was given back can be had again when its work has run */
+
+static void
+finish(run_t *r)
+{
+    char  text[256];
+
+    if (r->rig.ops->sync(r->vision, text, sizeof(text)) != 0) {
+        rig_stop("sync", text);
+    }
 }
 
 
@@ -306,6 +321,7 @@ main(void)
 
     vlm_encode_free(large);
     vlm_encode_free(small);
+    finish(&r);
 
     /* the narrowest, and a tiny one, become larger than they are */
 
@@ -314,6 +330,7 @@ main(void)
         tap_ok(large != NULL && encode(large), "%s",
                i == 0 ? "a narrow one" : "a tiny one");
         vlm_encode_free(large);
+        finish(&r);
     }
 
     is = reserved(&r);
