@@ -105,6 +105,7 @@ room_limits(const vlm_model_t *m, const vlm_ops_t *ops,
     l->vocab = c->vocab;
     l->adjusts = adjusts < c->vocab ? (int32_t) adjusts : c->vocab;
     l->outputs = 2 * (int64_t) c->intermediate;
+    l->quant = m->info.quant;
 
     l = &room->encoder_limits;
     l->rows = vlm_slice_rows(ops);
@@ -112,6 +113,7 @@ room_limits(const vlm_model_t *m, const vlm_ops_t *ops,
     l->patches = patches;
     l->outputs = most(c->v_intermediate, (int64_t) c->v_width * c->merge
                                          * c->merge);
+    l->quant = m->info.vision_quant;
 }
 
 
