@@ -38,6 +38,14 @@ for my $dtype (qw/ f32 bf16 /) {
     }
 }
 
+{
+    local $ENV{VLM_CUDA_GRAPHS} = 0;
+
+    ($rc, my $emu) = run_engine(@ask, '--device', 'emu');
+    is($rc, 0, 'without graphs');
+    is($emu, $cpu, 'the same answer');
+}
+
 my $needed = `readelf -d $engine`;
 like($needed, qr/NEEDED.*libc\.so/, 'what the binary needs to start');
 unlike($needed, qr/NEEDED.*(?:cuda|cublas|stdc\+\+)/, 'nothing of CUDA');
