@@ -104,7 +104,9 @@ room_limits(const vlm_model_t *m, const vlm_ops_t *ops,
     l->pairs = m->text_rope.npairs;
     l->vocab = c->vocab;
     l->adjusts = adjusts < c->vocab ? (int32_t) adjusts : c->vocab;
-    l->outputs = 2 * (int64_t) c->intermediate;
+    l->outputs = most(2 * (int64_t) c->intermediate,
+                      (int64_t) (c->heads + 2 * c->kv_heads) * c->head_dim);
+    l->outputs = most(l->outputs, c->hidden);
     l->quant = m->info.quant;
 
     l = &room->encoder_limits;
@@ -113,6 +115,8 @@ room_limits(const vlm_model_t *m, const vlm_ops_t *ops,
     l->patches = patches;
     l->outputs = most(c->v_intermediate, (int64_t) c->v_width * c->merge
                                          * c->merge);
+    l->outputs = most(l->outputs, 3 * (int64_t) c->v_width);
+    l->outputs = most(l->outputs, vlm_patch_values(c));
     l->quant = m->info.vision_quant;
 }
 

@@ -21,6 +21,13 @@
 
 
 typedef struct {
+    const char         *name;
+    int                 deterministic;
+    vlm_quant_t         quant;
+    vlm_quant_t         vision_quant;
+} kind_t;
+
+typedef struct {
     rig_t               rig;
     vlm_model_t        *model;
     vlm_room_t          room;
@@ -76,17 +83,22 @@ plan(run_t *r)
 
 
 static void
-run_open(run_t *r)
+run_open(run_t *r, const kind_t *kind)
 {
     char                  text[256];
     vlm_error_t           err;
+    vlm_cuda_options_t    device;
     vlm_model_options_t   opt;
 
     memset(r, 0, sizeof(*r));
     memset(&opt, 0, sizeof(opt));
+    memset(&device, 0, sizeof(device));
     opt.max_pixels = PIXELS;
+    opt.quant = kind->quant;
+    opt.vision_quant = kind->vision_quant;
+    device.deterministic = kind->deterministic;
 
-    rig_open(&r->rig, RIG_EMU, 0);
+    rig_open_as(&r->rig, RIG_EMU, &device);
     r->rig.ops->queue_destroy(r->rig.q);
 
     r->model = vlm_model_open(tap_path("models/demo"), &opt, &err);
@@ -287,8 +299,8 @@ step(run_t *r, int32_t rows)
 }
 
 
-int
-main(void)
+static void
+test_kind(const kind_t *kind)
 {
     int                i;
     run_t              r;
@@ -299,12 +311,12 @@ main(void)
     vlm_image_plan_t   what;
     vlm_encode_job_t  *large, *small;
 
-    run_open(&r);
+    run_open(&r, kind);
     allocations = vlm_emu_allocations();
 
     is = reserved(&r);
     tap_ok(is.used <= r.size - r.room.first_job - r.room.second_job,
-           "%zu bytes before any work", is.used);
+           "%s: %zu bytes before any work", kind->name, is.used);
 
     tap_ok(step(&r, ROWS), "the largest step");
 
@@ -360,6 +372,23 @@ main(void)
     vlm_encode_free(large);
     free(image.data);
     run_close(&r);
+}
+
+
+int
+main(void)
+{
+    size_t  i;
+
+    static const kind_t  kinds[] = {
+        { "plain", 0, VLM_QUANT_NONE, VLM_QUANT_NONE },
+        { "quantised", 0, VLM_QUANT_INT8, VLM_QUANT_FP8 },
+        { "deterministic", 1, VLM_QUANT_NONE, VLM_QUANT_INT8 }
+    };
+
+    for (i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        test_kind(&kinds[i]);
+    }
 
     return tap_done();
 }
