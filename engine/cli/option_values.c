@@ -463,9 +463,9 @@ vlm_set_quant(vlm_options_t *o, const vlm_option_t *opt, const char *value,
         *quant = VLM_QUANT_FP8;
 
     } else {
-        return bad(err, opt, value, opt->offset == VLM_OPTION(server.engine.vision_quant)
-                                    ? "must be none, int8 or fp8"
-                                    : "must be none or int8");
+        return bad(err, opt, value,
+                   opt->offset == VLM_OPTION(server.engine.vision_quant)
+                   ? "must be none, int8 or fp8" : "must be none or int8");
     }
 
     return VLM_OK;
