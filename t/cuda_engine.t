@@ -46,6 +46,30 @@ for my $dtype (qw/ f32 bf16 /) {
     is($emu, $cpu, 'the same answer');
 }
 
+# bytes in place of weights: the CPU's answer; a kind that the device lacks
+
+my @int8 = ('--quantization', 'int8', '--vision-quantization', 'int8');
+my @fp8 = ('--device', 'emu', '--vision-quantization', 'fp8');
+
+($rc, my $bytes) = run_engine(@ask, '--device', 'cpu', @int8);
+is($rc, 0, 'int8 on the CPU');
+($rc, my $emu) = run_engine(@ask, '--device', 'emu', @int8);
+is($rc, 0, 'int8 on the shim');
+is($emu, $bytes, 'the same answer');
+
+($rc, $emu) = run_engine(@ask, @fp8);
+is($rc, 0, 'a tower of fp8');
+is($emu, $cpu, 'the answer as without');
+
+{
+    local $ENV{VLM_EMU_CAPABILITY} = 80;
+
+    ($rc, $emu) = run_engine(@ask, @fp8);
+    is($rc, 1, 'fp8 on an older device');
+    like($emu, qr/attn\.qkv\.weight": fp8: emu has compute capability 8\.0, /,
+        'it says why');
+}
+
 my $needed = `readelf -d $engine`;
 like($needed, qr/NEEDED.*libc\.so/, 'what the binary needs to start');
 unlike($needed, qr/NEEDED.*(?:cuda|cublas|stdc\+\+)/, 'nothing of CUDA');
