@@ -232,7 +232,7 @@ $text = slurp('docs/errors.md');
 %doc = ();
 
 for my $section (split /^##+ /m, $text) {
-    my ($code) = $section =~ /^([a-z]\w*_\w+|loading|draining)\n/;
+    my ($code) = $section =~ /^([a-z]\w*_\w+)\n/;
     my ($said) = $section =~ /^ {4}Status: +(\d+(?: or \d+)*)(?:,|$)/m;
 
     $doc{$code} = join(' ', sort split / or /, $said // '')

@@ -47,11 +47,12 @@ vlm_call_begin(vlm_conn_t *c, const vlm_submission_t *sub)
         break;
 
     case VLM_STATE_DRAINING:
-        call_refuse(c, sub, 503, "draining", "the engine is about to end");
+        call_refuse(c, sub, 503, "engine_draining",
+                    "the engine is about to stop");
         return;
 
     default:
-        call_refuse(c, sub, 503, "loading", "the engine is loading its "
+        call_refuse(c, sub, 503, "engine_loading", "the engine is loading its "
                     "model");
         return;
     }

@@ -46,7 +46,7 @@ main(void)
     h = client_end(c, 0);
 
     tap_is(h->error.status, 503, "a request is refused");
-    tap_str(h->error.code, "loading", "because of the loading");
+    tap_str(h->error.code, "engine_loading", "because of the loading");
     tap_ok(h->error.retry_after >= 1, "with a hint when to come again");
 
     /* now it fails */

@@ -519,7 +519,7 @@ test_drain(client_t *c, served_t *s)
     client_ask(c, 1, &q);
     h = client_end(c, 1);
     tap_is(h->error.status, 503, "a new request is refused");
-    tap_str(h->error.code, "draining", "because it drains");
+    tap_str(h->error.code, "engine_draining", "because it drains");
 
     h = client_end(c, 0);
     tap_is(h->last, 'D', "the running one is finished");
