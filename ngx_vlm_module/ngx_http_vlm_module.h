@@ -165,6 +165,9 @@ typedef struct {
     uint32_t                    generation;
     uint32_t                    next;       /* in the list of free slots */
     ngx_http_vlm_slot_state_e   state;
+    ngx_queue_t                 queue;      /* in engine->cancelled */
+    ngx_msec_t                  cancelled;  /* when */
+    unsigned                    overdue:1;  /* its acknowledgement was */
 } ngx_http_vlm_slot_t;
 
 
@@ -199,12 +202,14 @@ struct ngx_http_vlm_engine_s {
     uint64_t                    heartbeat;
     ngx_http_vlm_hold_t        *suspects;   /* regions it may still read */
     unsigned                    hung:1;     /* why its requests are lost */
+    unsigned                    deaf:1;
     unsigned                    refused:1;  /* the last attempt failed */
     vlm_fail_t                  fail;       /* of the last attempt */
 
     ngx_queue_t                 waiting;    /* contexts */
     ngx_http_vlm_slot_t        *slots;
     uint32_t                    free;       /* first free slot */
+    ngx_queue_t                 cancelled;  /* slots, the oldest first */
     ngx_uint_t                  nslots;     /* in use */
     vlm_engine_info_t           info;
     vlm_event_t                 event;

@@ -45,6 +45,7 @@ ngx_http_vlm_slots_init(ngx_http_vlm_engine_t *engine)
     }
 
     engine->free = 0;
+    ngx_queue_init(&engine->cancelled);
 
     return NGX_OK;
 }
@@ -91,6 +92,10 @@ ngx_http_vlm_slot_free(ngx_http_vlm_engine_t *engine,
     if (slot->ctx) {
         slot->ctx->slot = NULL;
         slot->ctx = NULL;
+    }
+
+    if (slot->state == NGX_HTTP_VLM_SLOT_CANCELLED) {
+        ngx_queue_remove(&slot->queue);
     }
 
     slot->state = NGX_HTTP_VLM_SLOT_FREE;
@@ -167,6 +172,9 @@ ngx_http_vlm_slot_leave(ngx_http_vlm_ctx_t *ctx)
                    (size_t) (slot - engine->slots), slot->generation);
 
     slot->state = NGX_HTTP_VLM_SLOT_CANCELLED;
+    slot->cancelled = ngx_current_msec;
+    slot->overdue = 0;
+    ngx_queue_insert_tail(&engine->cancelled, &slot->queue);
 
     /*
      * The ring has room for it; an error means a damaged ring, which the next
@@ -206,7 +214,7 @@ ngx_http_vlm_slots_lost(ngx_http_vlm_engine_t *engine)
             ngx_http_vlm_slot_lost(engine, ctx);
         }
 
-        if (engine->hung) {
+        if (engine->hung || engine->deaf) {
             ngx_http_vlm_suspect(engine, &slot->hold);
         }
 

@@ -3,7 +3,8 @@
  * An engine that does not move any more while it has requests: it is stopped
  * or caught in a loop, and its socket stays open.  Its requests end by their
  * own timeouts, but their slots and regions would wait for it for ever, so
- * the connection is given up.
+ * the connection is given up.  So it is if the engine moves but does not
+ * acknowledge a cancel.
  *
  * Should the engine go on later, it may still look at regions of its old
  * requests before it finds the connection closed.  Whatever it read there it
@@ -19,6 +20,7 @@
 
 
 static ngx_uint_t ngx_http_vlm_engine_moved(ngx_http_vlm_engine_t *engine);
+static ngx_uint_t ngx_http_vlm_engine_deaf(ngx_http_vlm_engine_t *engine);
 static void ngx_http_vlm_watchdog_timer(ngx_http_vlm_engine_t *engine);
 
 
@@ -44,7 +46,7 @@ ngx_http_vlm_watchdog_start(ngx_http_vlm_engine_t *engine)
 void
 ngx_http_vlm_watchdog(ngx_http_vlm_engine_t *engine)
 {
-    u_char      what[64];
+    u_char      what[80];
     ngx_msec_t  now;
 
     now = ngx_current_msec;
@@ -61,6 +63,19 @@ ngx_http_vlm_watchdog(ngx_http_vlm_engine_t *engine)
         engine->hung = 1;
         ngx_http_vlm_engine_broken(engine, (char *) what);
         engine->hung = 0;
+
+        return;
+    }
+
+    if (ngx_http_vlm_engine_deaf(engine)) {
+
+        ngx_snprintf(what, sizeof(what),
+                     "it did not acknowledge a cancel within %M ms%Z",
+                     engine->patience);
+
+        engine->deaf = 1;
+        ngx_http_vlm_engine_broken(engine, (char *) what);
+        engine->deaf = 0;
 
         return;
     }
@@ -87,6 +102,34 @@ ngx_http_vlm_engine_moved(ngx_http_vlm_engine_t *engine)
     engine->heartbeat = gauges.heartbeat;
 
     return beat != gauges.heartbeat;
+}
+
+
+/*
+ * The acknowledgement may be in the ring already, if this process was stopped:
+ * so a second look tells.
+ */
+
+static ngx_uint_t
+ngx_http_vlm_engine_deaf(ngx_http_vlm_engine_t *engine)
+{
+    ngx_queue_t          *q;
+    ngx_http_vlm_slot_t  *slot;
+
+    if (ngx_queue_empty(&engine->cancelled)) {
+        return 0;
+    }
+
+    q = ngx_queue_head(&engine->cancelled);
+    slot = ngx_queue_data(q, ngx_http_vlm_slot_t, queue);
+
+    if (slot->overdue) {
+        return 1;
+    }
+
+    slot->overdue = (ngx_current_msec - slot->cancelled >= engine->patience);
+
+    return 0;
 }
 
 

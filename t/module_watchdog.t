@@ -13,6 +13,7 @@ use Time::HiRes qw/ sleep /;
 
 my $t = VLM::Test->new();
 my $engine = $t->engine('a');
+my $deaf = $t->engine('deaf');
 
 $t->nginx(
     http => 'vlm_arena_size 16m; vlm_max_requests 4; vlm_max_image_size 4m;',
@@ -22,15 +23,27 @@ location /v {
     vlm_read_timeout 500ms;
     vlm_connect_timeout 300ms;
 }
+
+location /deaf {
+    vlm_pass unix:%%DIR%%/deaf.sock;
+    vlm_max_tokens 100000;
+    vlm_read_timeout 2s;
+    vlm_connect_timeout 20s;
+}
 EOF_CONF
 
 sub lost { scalar(() = $t->log() =~ /is lost with/g) }
 
 sub send_slow {
     my ($prompt, @fields) = @_;
+    return send_to('/v', $prompt, @fields);
+}
+
+sub send_to {
+    my ($uri, $prompt, @fields) = @_;
 
     my $c = $t->client();
-    $c->send(request('/v', form([ prompt => $prompt, @fields ])));
+    $c->send(request($uri, form([ prompt => $prompt, @fields ])));
     return $c;
 }
 
@@ -45,13 +58,13 @@ sleep(1.5);
 $engine->signal('CONT');
 is(lost(), 0, 'stopped with nothing to do');
 
-# one that keeps cancelled requests but moves is not given up
+# one that acknowledges a cancel late is not given up
 
-my $c = send_slow('!deaf 1800 1000 5');
+my $c = send_to('/deaf', '!deaf 1000 1000 5');
 $c->read_until(qr/t1/);
 $c->reset();
-ok($engine->wait_lines(qr/^cancelled /), 'a deaf engine');
-is(lost(), 0, 'is not given up while it moves');
+ok($deaf->wait_lines(qr/^cancelled /), 'an engine that is hard of hearing');
+is(lost(), 0, 'is not given up');
 
 # stopped in the middle of answers, and before one
 
@@ -166,5 +179,28 @@ ok(wait_for(sub {
        @status = map { $_->read_answer()->{status} } @all;
        return join(' ', @status) eq '200 200 200 200';
    }), 'four large uploads at once') or diag("@status");
+
+# one that moves but never acknowledges a cancel
+
+$n = lost();
+$c = send_to('/deaf', '!deaf never 100000 5', image => $large);
+$c->read_until(qr/t1/);
+my $beside = send_to('/deaf', '!slow 100000 5');
+$beside->read_until(qr/t1/);
+$c->reset();
+
+ok($t->wait_log(qr/is lost with 2 requests: it did not acknowledge a cancel (?#
+               )within 4000 ms/), 'a deaf engine is given up');
+is(lost(), $n + 1, 'once');
+ok($beside->read_until(qr/"code":"engine_died"/), 'what ran beside it ends');
+ok(wait_for(sub { $t->post('/deaf', [ prompt => 'x' ])->{status} == 200 }),
+   'service returns by itself');
+ok($deaf->wait_lines(qr/^peer closed /), 'the engine has noticed');
+
+ok(wait_for(sub {
+       @all = map { send_to('/deaf', '!slow 5 20', image => $large) } 1 .. 4;
+       @status = map { $_->read_answer()->{status} } @all;
+       return join(' ', @status) eq '200 200 200 200';
+   }), 'every slot and region is there again') or diag("@status");
 
 $t->done();
