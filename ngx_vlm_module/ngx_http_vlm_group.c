@@ -617,6 +617,31 @@ ngx_http_vlm_place(ngx_http_vlm_ctx_t *ctx)
 }
 
 
+/* the engine has failed since the request was admitted to it */
+
+ngx_uint_t
+ngx_http_vlm_left_out(ngx_http_vlm_ctx_t *ctx)
+{
+    ngx_uint_t              i;
+    ngx_http_vlm_group_t   *group;
+    ngx_http_vlm_server_t  *servers;
+
+    group = ctx->conf->group;
+    servers = group->servers.elts;
+
+    for (i = 0; i < group->servers.nelts; i++) {
+
+        if (servers[i].engine == ctx->engine) {
+            return group->servers.nelts > 1
+                   && ngx_http_vlm_server_kind(&servers[i])
+                      == NGX_HTTP_VLM_FAILED;
+        }
+    }
+
+    return 0;
+}
+
+
 static uint64_t
 ngx_http_vlm_score(ngx_http_vlm_engine_t *engine, const uint8_t *digest)
 {

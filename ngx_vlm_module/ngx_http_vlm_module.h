@@ -368,6 +368,7 @@ ngx_int_t ngx_http_vlm_init_groups(ngx_conf_t *cf,
     ngx_http_vlm_main_conf_t *vmcf);
 ngx_int_t ngx_http_vlm_choose(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_place(ngx_http_vlm_ctx_t *ctx);
+ngx_uint_t ngx_http_vlm_left_out(ngx_http_vlm_ctx_t *ctx);
 void ngx_http_vlm_engine_failed(ngx_http_vlm_engine_t *engine);
 
 /* ngx_http_vlm_engine.c */

@@ -441,8 +441,9 @@ ngx_http_vlm_submit_now(ngx_http_vlm_ctx_t *ctx)
 
     ngx_http_vlm_place(ctx);
 
-    if (ctx->engine->state != NGX_HTTP_VLM_UP) {
-
+    if (ctx->engine->state != NGX_HTTP_VLM_UP
+        || ngx_http_vlm_left_out(ctx))
+    {
         rc = ngx_http_vlm_choose(ctx);
 
         if (rc != NGX_OK) {
