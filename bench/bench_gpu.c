@@ -11,13 +11,16 @@
  */
 
 #include <getopt.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include "bench/bench_gpu.h"
 
 
 #define STEPS       200             /* for percentiles */
+
+/* the engine's VLM_ENCODE_FLIGHTS and VLM_ENCODE_SLICE */
+#define FLIGHTS     2
+#define SLICE       4e11
 
 
 static const text_shape_t  texts[] = {
@@ -332,32 +335,86 @@ bench_vision(bench_t *b, const vision_shape_t *v, vlm_quant_t quant)
 }
 
 
-/* ---- decoding beside an encoder ---- */
+/*
+ * ---- decoding beside an encoder ----
+ *
+ * As the engine does it: while a step is at work slices are put on the
+ * encoder's queue, as long as fewer than two are in flight.
+ */
 
 typedef struct {
     model_t             m;
-    int                 stop;           /* atomic */
-    long                passes;
+    vlm_fence_t        *fence[FLIGHTS];
+    int                 first;          /* the oldest slice in flight */
+    int                 n;
+    int                 slice;          /* layers */
+    int                 layer;          /* the next one */
+    long                layers;         /* that have been done */
 } encoder_t;
 
 
-static void *
-encoder_main(void *data)
+static void
+encoder_open(encoder_t *e, bench_t *b, const vision_shape_t *v)
 {
-    int         i;
-    encoder_t  *e = data;
+    int     i;
+    double  layer;
 
-    while (!__atomic_load_n(&e->stop, __ATOMIC_ACQUIRE)) {
+    memset(e, 0, sizeof(encoder_t));
+    vision_open(&e->m, b, v, VLM_QUANT_NONE);
 
-        for (i = 0; i < e->m.layers; i++) {
-            vision_layer(&e->m, i);
-            finish(&e->m);
+    for (i = 0; i < FLIGHTS; i++) {
+        e->fence[i] = b->ops->fence_create(b->dev);
+
+        if (e->fence[i] == NULL) {
+            stop("fence", "none");
         }
-
-        e->passes++;
     }
 
-    return NULL;
+    layer = (double) v->pictures * v->rows * v->width
+            * (4.0 * v->width + 2.0 * v->inter + 2.0 * v->rows);
+
+    e->slice = v->layers;
+
+    if (layer * v->layers > SLICE) {
+        e->slice = layer < SLICE ? (int) (SLICE / layer) : 1;
+    }
+}
+
+
+static void
+encoder_turn(encoder_t *e)
+{
+    int               i;
+    const vlm_ops_t  *o = e->m.b->ops;
+
+    while (e->n > 0 && o->reached(e->fence[e->first])) {
+        e->layers += e->slice;
+        e->first = (e->first + 1) % FLIGHTS;
+        e->n--;
+    }
+
+    while (e->n < FLIGHTS) {
+
+        for (i = 0; i < e->slice; i++) {
+            vision_layer(&e->m, e->layer);
+            e->layer = (e->layer + 1) % e->m.layers;
+        }
+
+        o->record(e->m.q, e->fence[(e->first + e->n++) % FLIGHTS]);
+    }
+}
+
+
+static void
+encoder_close(encoder_t *e)
+{
+    int  i;
+
+    for (i = 0; i < FLIGHTS; i++) {
+        e->m.b->ops->fence_destroy(e->fence[i]);
+    }
+
+    model_close(&e->m);
 }
 
 
@@ -370,8 +427,10 @@ compare(const void *a, const void *b)
 }
 
 
+/* steps, beside an encoder or alone */
+
 static void
-percentiles(model_t *m, const char *name)
+percentiles(model_t *m, encoder_t *e, const char *name)
 {
     int     i, n;
     double  start, t[STEPS];
@@ -381,6 +440,11 @@ percentiles(model_t *m, const char *name)
     for (i = 0; i < n; i++) {
         start = now();
         text_pass(m);
+
+        if (e != NULL) {
+            encoder_turn(e);
+        }
+
         finish(m);
         t[i] = now() - start;
     }
@@ -398,39 +462,31 @@ bench_beside(bench_t *b, const text_shape_t *t, const vision_shape_t *v)
     double      start, time;
     model_t     m;
     encoder_t   e;
-    pthread_t   thread;
 
     if (!wanted(b, "beside")) {
         return;
     }
 
-    memset(&e, 0, sizeof(encoder_t));
     text_open(&m, b, t, VLM_QUANT_NONE, 8, 1, CONTEXT);
-    vision_open(&e.m, b, v, VLM_QUANT_NONE);
+    encoder_open(&e, b, v);
 
     /* the second step is recorded */
 
     text_pass(&m);
     text_pass(&m);
     finish(&m);
-    percentiles(&m, "decode 8 alone");
+    percentiles(&m, NULL, "decode 8 alone");
 
     start = now();
-
-    if (pthread_create(&thread, NULL, encoder_main, &e) != 0) {
-        stop("thread", "not created");
-    }
-
-    percentiles(&m, "decode 8 beside encoding");
-    __atomic_store_n(&e.stop, 1, __ATOMIC_RELEASE);
-    pthread_join(thread, NULL);
+    percentiles(&m, &e, "decode 8 beside encoding");
     time = now() - start;
 
     printf("%-30s %8.1f pictures/s meanwhile\n", v->name,
-           (double) e.passes * v->pictures / time);
+           (double) e.layers / v->layers * v->pictures / time);
 
+    finish(&e.m);
+    encoder_close(&e);
     model_close(&m);
-    model_close(&e.m);
 }
 
 
