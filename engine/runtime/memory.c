@@ -280,37 +280,51 @@ too_small(const vlm_engine_conf_t *conf, const vlm_memory_t *mem,
 }
 
 
+/* the memory that counts, and what the cache takes of it */
+
+static int
+memory_where(const vlm_engine_conf_t *conf, const vlm_need_t *need,
+    vlm_memory_t *mem, uint64_t *cache, vlm_error_t *err)
+{
+    uint64_t  available, cgroup;
+
+    available = mem_available();
+    cgroup = cgroup_available();
+    available = cgroup < available ? cgroup : available;
+
+    *cache = conf->device_memory == 0 ? mem->cache : 0;
+
+    if (conf->device_memory == 0) {
+        mem->available = available;
+        mem->work += need->host;
+        return VLM_OK;
+    }
+
+    if (need->host + mem->cache > available) {
+        return too_much_pinned(need, mem, available, err);
+    }
+
+    mem->available = conf->device_memory;
+    mem->work += DEVICE_WORK;
+
+    return VLM_OK;
+}
+
+
 int
 vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_need_t *need,
     vlm_memory_t *mem, vlm_error_t *err)
 {
     int32_t   want;
-    uint64_t  available, cgroup, cache, blocks, full, least, left, total;
+    uint64_t  cache, blocks, full, least, left, total;
 
     mem->weights = need->weights;
     mem->work = need->work;
     mem->cache = conf->cache_memory;
     mem->pictures = picture_bytes(conf);
 
-    available = mem_available();
-    cgroup = cgroup_available();
-    available = cgroup < available ? cgroup : available;
-
-    cache = mem->cache;
-
-    if (conf->device_memory != 0) {
-
-        if (need->host + cache > available) {
-            return too_much_pinned(need, mem, available, err);
-        }
-
-        mem->available = conf->device_memory;
-        mem->work += DEVICE_WORK;
-        cache = 0;
-
-    } else {
-        mem->available = available;
-        mem->work += need->host;
+    if (memory_where(conf, need, mem, &cache, err) != VLM_OK) {
+        return VLM_ERROR;
     }
 
     want = conf->max_model_len != 0 ? conf->max_model_len : need->context;

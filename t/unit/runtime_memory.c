@@ -135,5 +135,28 @@ main(void)
     tap_ok(strstr(err.message, "200 MiB are available by "
                   "--gpu-memory-utilization") != NULL, "%s", err.message);
 
+    /* of the host, beside it */
+
+    reset();
+    conf.device_memory = 1ull << 30;
+    conf.cache_memory = 2ull << 30;
+    need.host = 5 << 20;
+    tap_is(plan(), VLM_OK, "embeddings take nothing of it");
+    tap_is(mem.nblocks, (long long) ((mem.available - mem.weights - mem.work)
+                                     / BLOCK), "keys and values have it");
+    tap_is((long long) mem.cache, 2ll << 30, "they are in the host's");
+
+    conf.cache_memory = 1ull << 50;
+    tap_is(plan(), VLM_ERROR, "which is not without end");
+    tap_ok(strstr(err.message, "not enough memory of the host: 1073741829 "
+                  "MiB are to be pinned (embedding cache 1073741824: "
+                  "--embedding-cache-memory, pictures and embeddings on their "
+                  "way 5: --max-pixels)") != NULL, "%s", err.message);
+
+    conf.device_memory = 0;
+    conf.cache_memory = 1 << 20;
+    tap_is(plan(), VLM_OK, "without a device it is one memory");
+    tap_is((long long) (mem.work - need.work), 5 << 20, "for all of that");
+
     return tap_done();
 }
