@@ -21,19 +21,23 @@
  * distance of the values from it at worst.
  *
  * For 32 queries and 32 keys of heads of 128 a warp does 64 products of
- * 16 x 16 x 16, 128 instructions: 2^19 operations.  It reads 8 KB of
- * queries, 8 of keys, 8 of values, and 12 KB of scores and weights pass: 36 KB
- * or 288 cycles at 128 bytes each, beside 256 cycles of an A100's tensor
- * cores (2048 operations a cycle).  With 16 queries for each warp it would be
- * 352 for the same operations, so registers go to queries, not to more warps.
+ * 16 x 16 x 16: 2^19 operations, 256 cycles of an A100's multiprocessor (2048
+ * a cycle).  It reads 8 KB of queries, 8 of keys, 8 of values, 12 KB of scores
+ * and weights pass, and 4 KB are its share of what is fetched: 40 KB, 320
+ * cycles at 128 bytes.  With 16 queries for each warp the same operations
+ * would need 56 KB, so registers go to queries, not to more warps.
+ *
+ * They are about 900 instructions: 128 HMMA, 208 loads of matrices, 64 MOVM
+ * that turn values, 190 for the weights.  (nvcc 13.0 loads matrices of
+ * bfloat16, unlike half's, word by word from generic addresses.)
  *
  *               registers    shared memory of    blocks of 4 warps at once
  *                            4 warps, in KB      sm_80    sm_89    sm_90
- *   heads to 64     166            27.5            3        3        3
- *            80     212            29.5            2        2        2
- *            96     240            31.5            2        2        2
- *           128     239            69.5            2        1        2
- *           256     255            75.5            2        1        2
+ *   heads to 64     168            27.5            3        3        3
+ *            80     222            29.5            2        2        2
+ *            96     248            31.5            2        2        2
+ *           128     243            69.5            2        1        2
+ *           256     234            75.5            2        1        2
  */
 
 #ifndef VLM_CUDA_ATTENTION_MATRIX_H
@@ -56,9 +60,10 @@ VLM_CUDA_BEGIN
 
 /*
  * By columns of matrices of a head, and rows of them of a warp.  Memory:
- * places of two tiles' keys, keys, values, scores of each warp, and queries,
- * unless these are loaded once into registers: then they pass where keys and
- * all the rest will be.
+ * places of two tiles' keys, scores of each warp, keys, values, and queries,
+ * unless these are loaded once into registers: then they pass where scores
+ * and all behind them will be.  (Matrices behind what differs by launch have
+ * one address in a register, those at fixed places one each.)
  */
 
 template <int COLS, int ROWS>
@@ -71,7 +76,8 @@ struct matrix_shape_t {
         keys = MATRIX_KEYS * pitch * (int) sizeof(bf16_t),
         scores = queries * MATRIX_PITCH * (int) sizeof(float),
         in_registers = COLS * ROWS <= 12,
-        unroll = in_registers ? COLS : 2,
+        unroll = in_registers ? COLS : 2,       /* for scores, and sums: */
+        unroll_keys = COLS <= 8 ? 2 : 1,
         of_warp = scores + (in_registers ? 0 : queries * pitch
                                                * (int) sizeof(bf16_t))
     };
@@ -82,8 +88,11 @@ struct matrix_shape_t {
 };
 
 
+/* rows of a tile, and where they lie */
+
 typedef struct {
-    const bf16_t *const  *table;        /* NULL: no such key */
+    int                  rows;
+    const bf16_t *const  *table;
     int64_t              step;
 } key_rows_t;
 
@@ -91,51 +100,66 @@ typedef struct {
 static __device__ __forceinline__ const bf16_t *
 row_at(const key_rows_t &k, int i)
 {
-    return k.table[i] != NULL ? k.table[i] + k.step : NULL;
+    return k.table[i] + k.step;
 }
 
 
 typedef struct {
+    int                  rows;
     const bf16_t        *first;
     int64_t              stride;
-    int                  rows;
 } query_rows_t;
 
 
 static __device__ __forceinline__ const bf16_t *
 row_at(const query_rows_t &q, int i)
 {
-    return i < q.rows ? q.first + i * q.stride : NULL;
+    return q.first + i * q.stride;
 }
 
 
 /*
  * "rows" rows of "dim" elements in pieces of N; 0 where there is no row, and
- * in the columns behind it.  (A piece of one is not for the background.)
+ * in the columns behind it.  A warp takes as many rows at once as it has
+ * lanes for, or one.  (A piece of one is not for the background.)
  */
 
 template <int DIM, int N, typename S>
 static __device__ __forceinline__ void
 fetch_rows(bf16_t *to, const S &source, int rows, int dim)
 {
-    int                i, r, d;
-    const bf16_t      *from;
+    int                r, d, lane;
+    bf16_t            *p;
     pack_t<bf16_t, N>  zero = { };
 
-    for (i = (int) threadIdx.x; i < rows * (DIM / N); i += (int) blockDim.x) {
-        r = i / (DIM / N);
-        d = i % (DIM / N) * N;
-        from = row_at(source, r);
+    enum {
+        PARTS = DIM / N,
+        ONCE = PARTS < VLM_WARP ? VLM_WARP / PARTS : 1
+    };
 
-        if (from == NULL || d >= dim) {
-            *(pack_t<bf16_t, N> *) &to[r * (DIM + 8) + d] = zero;
+    lane = (int) threadIdx.x % VLM_WARP;
 
-        } else if (N == 1) {
-            to[r * (DIM + 8) + d] = from[d];
+    if (lane >= ONCE * PARTS) {
+        return;
+    }
 
-        } else {
-            VLM_COPY_ASYNC(&to[r * (DIM + 8) + d], from + d,
-                           N * sizeof(bf16_t));
+    VLM_UNROLL_BY(1)
+    for (d = lane % PARTS * N; d < DIM; d += VLM_WARP * N) {
+
+        for (r = (int) threadIdx.x / VLM_WARP * ONCE + lane / PARTS; r < rows;
+             r += (int) blockDim.x / VLM_WARP * ONCE)
+        {
+            p = &to[r * (DIM + 8) + d];
+
+            if (r >= source.rows || d >= dim) {
+                *(pack_t<bf16_t, N> *) p = zero;
+
+            } else if (N == 1) {
+                *p = row_at(source, r)[d];
+
+            } else {
+                VLM_COPY_ASYNC(p, row_at(source, r) + d, N * sizeof(bf16_t));
+            }
         }
     }
 }
@@ -160,14 +184,13 @@ template <typename S>
 static __device__ __forceinline__ void
 find_keys(const bf16_t **table, const S &source, int32_t key0, int32_t keys)
 {
-    int      i;
+    int32_t  key;
     int64_t  step;
 
-    i = (int) threadIdx.x;
+    key = key0 + (int32_t) threadIdx.x;
 
-    if (i < MATRIX_KEYS) {
-        table[i] = key0 + i < keys ? key_at<bf16_t>(source, key0 + i, &step)
-                                   : NULL;
+    if (threadIdx.x < MATRIX_KEYS && key < keys) {
+        table[threadIdx.x] = key_at<bf16_t>(source, key, &step);
     }
 }
 
@@ -251,9 +274,9 @@ typedef struct {
 static __device__ __forceinline__ float
 weigh_row(float *row, row_t *w, float scale, int32_t seen)
 {
-    int                i, j;
-    float              x[MATRIX_KEYS], top, c, sum[4];
-    pack_t<bf16_t, 8>  p;
+    int                  i, j;
+    float                x[MATRIX_KEYS], top, c, sum[4];
+    pack_t<uint32_t, 4>  p;
 
     VLM_UNROLL
     for (i = 0; i < MATRIX_KEYS; i += 4) {
@@ -289,15 +312,20 @@ weigh_row(float *row, row_t *w, float scale, int32_t seen)
     }
 
     VLM_UNROLL
+    for (i = 0; i < MATRIX_KEYS; i++) {
+        x[i] = exp2f(fmaf(x[i], scale, -top));
+    }
+
+    VLM_UNROLL
     for (i = 0; i < MATRIX_KEYS; i += 8) {
 
         VLM_UNROLL
-        for (j = 0; j < 8; j++) {
-            from_f32(&p.v[j], exp2f(fmaf(x[i + j], scale, -top)));
-            sum[j % 4] += to_f32(p.v[j]);
+        for (j = 0; j < 4; j++) {
+            p.v[j] = round_two(&x[i + 2 * j], &x[i + 2 * j + 1]);
+            sum[j] += x[i + 2 * j] + x[i + 2 * j + 1];
         }
 
-        *(pack_t<bf16_t, 8> *) ((bf16_t *) row + i) = p;
+        *(pack_t<uint32_t, 4> *) ((bf16_t *) row + i) = p;
     }
 
     w->sum = w->sum * c + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
@@ -359,7 +387,7 @@ add_values(sums_t (*o)[COLS], const bf16_t *p, const bf16_t *v)
     left_t   a[ROWS];
     right_t  b;
 
-    VLM_UNROLL
+    VLM_UNROLL_BY(shape::unroll_keys)
     for (n = 0; n < MATRIX_KEYS; n += MATRIX) {
 
         VLM_UNROLL
@@ -442,12 +470,12 @@ attend_matrix(const attend_t &a, const attend_tile_t &t, int head,
     VLM_DYNAMIC(char, memory);
 
     const bf16_t  **table = (const bf16_t **) memory;
-    bf16_t         *k = (bf16_t *) (memory + shape::places);
+    float          *s = (float *) (memory + shape::places);
+    bf16_t         *k = (bf16_t *) (s + blockDim.x / VLM_WARP * shape::queries
+                                        * MATRIX_PITCH);
     bf16_t         *v = k + MATRIX_KEYS * shape::pitch;
-    float          *s = (float *) (v + MATRIX_KEYS * shape::pitch);
-    bf16_t         *q = shape::in_registers ? k
-                      : (bf16_t *) (s + blockDim.x / VLM_WARP
-                                        * shape::queries * MATRIX_PITCH);
+    bf16_t         *q = shape::in_registers ? (bf16_t *) s
+                                            : v + MATRIX_KEYS * shape::pitch;
     bf16_t         *y = (bf16_t *) a.y + (int64_t) head * a.head_dim;
 
     lane = (int) threadIdx.x % VLM_WARP;
@@ -467,6 +495,7 @@ attend_matrix(const attend_t &a, const attend_tile_t &t, int head,
 
     (void) key_at<bf16_t>(source, 0, &values.step);
     keys.step = 0;
+    keys.rows = t.keys;
 
     find_keys(table, source, 0, t.keys);
 
@@ -519,9 +548,11 @@ attend_matrix(const attend_t &a, const attend_tile_t &t, int head,
         VLM_SYNC();
 
         values.table = keys.table;
+        values.rows = keys.rows;
         fetch_keys<shape::dim>(v, values, a);
 
         keys.table = keys.table == table ? table + MATRIX_KEYS : table;
+        keys.rows -= MATRIX_KEYS;
         find_keys((const bf16_t **) keys.table, source, key0 + MATRIX_KEYS,
                   t.keys);
 

@@ -83,6 +83,11 @@ cuda_obj := $(patsubst %.cu,build-cuda/%.o,$(cuda_cu))
 
 LIBS += -Wl,-rpath,'$$ORIGIN' $(CUDART) -ldl -lrt
 
+# powers of 2 without steps for results below 2^-126
+
+build-cuda/kernels/cuda/attention_prefill.o \
+build-cuda/kernels/cuda/vision_attention.o: NVCC_FLAGS += -ftz=true
+
 # what ptxas says of each kernel stays beside the object
 
 build-cuda/%.o: %.cu

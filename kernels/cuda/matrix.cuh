@@ -42,6 +42,38 @@ load_matrix(F &f, const bf16_t *p, int pitch)
 }
 
 
+/* two elements as they lie in memory; the numbers become what is left */
+
+static __device__ __forceinline__ uint32_t
+round_two(float *first, float *second)
+{
+    uint32_t  bits;
+
+#ifdef VLM_EMU
+
+    bf16_t  h[2];
+
+    from_f32(&h[0], *first);
+    from_f32(&h[1], *second);
+    *first = to_f32(h[0]);
+    *second = to_f32(h[1]);
+
+#else
+
+    __nv_bfloat162  h;
+
+    h = __floats2bfloat162_rn(*first, *second);
+    *first = __low2float(h);
+    *second = __high2float(h);
+
+#endif
+
+    memcpy(&bits, &h, sizeof(bits));
+
+    return bits;
+}
+
+
 VLM_CUDA_END
 
 

@@ -624,8 +624,8 @@ vlm_emu_copy_async(void *to, const void *from, size_t size, int line)
     if ((size != 4 && size != 8 && size != 16) || (uintptr_t) to % size != 0
         || (uintptr_t) from % size != 0)
     {
-        fail_block("a copy of %d bytes, or its places, at line %d",
-                   (int) size, line);
+        fail_block("a copy of %d bytes, or not between multiples of it, at "
+                   "line %d", (int) size, line);
         return;
     }
 
