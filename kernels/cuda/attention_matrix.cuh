@@ -34,8 +34,8 @@
  *               registers    shared memory of    blocks of 4 warps at once
  *                            4 warps, in KB      sm_80    sm_89    sm_90
  *   heads to 64     168            27.5            3        3        3
- *            80     222            29.5            2        2        2
- *            96     248            31.5            2        2        2
+ *            80     224            29.5            2        2        2
+ *            96     250            31.5            2        2        2
  *           128     243            69.5            2        1        2
  *           256     234            75.5            2        1        2
  */
