@@ -219,25 +219,45 @@ vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 }
 
 
+/* k is a multiple of 16 */
+
+static int32_t
+dot_of_bytes(const int8_t *x, const int8_t *w, int64_t k)
+{
+    int      j;
+    int32_t  sum[LANES], total;
+    int64_t  i;
+
+    memset(sum, 0, sizeof(sum));
+
+    for (i = 0; i < k; i += LANES) {
+        for (j = 0; j < LANES; j++) {
+            sum[j] += x[i + j] * w[i + j];
+        }
+    }
+
+    total = 0;
+
+    for (j = 0; j < LANES; j++) {
+        total += sum[j];
+    }
+
+    return total;
+}
+
+
 static void
 product_of_bytes(const vlm_gemm_t *g)
 {
-    int32_t        sum;
-    int64_t        r, i, j;
-    const int8_t  *x, *w;
+    int64_t        r, i;
+    const int8_t  *x;
 
     for (r = 0; r < g->rows; r++) {
         x = (const int8_t *) g->x + r * g->x_stride;
 
         for (i = 0; i < g->n; i++) {
-            w = (const int8_t *) g->w + i * g->k;
-            sum = 0;
-
-            for (j = 0; j < g->k; j++) {
-                sum += x[j] * w[j];
-            }
-
-            ((int32_t *) g->y)[r * g->y_stride + i] = sum;
+            ((int32_t *) g->y)[r * g->y_stride + i] =
+                dot_of_bytes(x, (const int8_t *) g->w + i * g->k, g->k);
         }
     }
 }
