@@ -139,7 +139,7 @@ test-bins: $(units) $(B)/fake_engine
 # what several threads run through, for TSAN=1
 
 threaded := channel_threads kernels_pool kernels_attn kernels_i8 text_tokenizer \
-    runtime_server runtime_loading cli_soak \
+    runtime_server runtime_loading cli_soak cuda_memory \
     $(patsubst t/unit/%.c,%,$(wildcard t/unit/cache_*.c))
 
 threaded-bins: $(threaded:%=$(B)/t/unit/%)

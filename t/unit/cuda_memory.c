@@ -4,6 +4,8 @@
  * queues when they go, and what is said when nothing fits.  On the shim alone.
  */
 
+#include <pthread.h>
+
 #include "t/unit/cuda_rig.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -17,6 +19,8 @@
 #define SIZE        ((size_t) 1 << 20)
 #define PARTS       64
 #define ROUNDS      4000
+#define THREADS     3
+#define THREAD_ROUNDS  400
 
 
 static uint32_t  state = 1;
@@ -266,6 +270,90 @@ test_host(rig_t *rig)
 }
 
 
+/* threads with a queue each: what one has, no other writes to */
+
+typedef struct {
+    rig_t              *rig;
+    uint8_t             mark;
+    int                 wrong;
+    int                 failed;
+} busy_t;
+
+
+static void *
+busy_main(void *data)
+{
+    int           i;
+    char          err[256];
+    void         *p;
+    size_t        k;
+    busy_t       *b = data;
+    uint8_t       in[700], out[700];
+    vlm_queue_t  *q;
+
+    q = b->rig->ops->queue_create(b->rig->dev, b->mark % 2);
+    memset(in, b->mark, sizeof(in));
+
+    for (i = 0; i < THREAD_ROUNDS && q != NULL; i++) {
+        k = (size_t) (i * 37 + b->mark * 11) % sizeof(in) + 1;
+        p = b->rig->ops->alloc(b->rig->dev, k);
+
+        if (p == NULL) {
+            b->failed++;
+            b->wrong += b->rig->ops->sync(q, err, sizeof(err)) != 0;
+            continue;
+        }
+
+        memset(out, 0, sizeof(out));
+        b->rig->ops->upload(q, p, in, k);
+        b->rig->ops->download(q, out, p, k);
+        b->rig->ops->free(b->rig->dev, p);
+
+        if (i % 5 == 0) {
+            b->wrong += b->rig->ops->sync(q, err, sizeof(err)) != 0
+                        || memcmp(in, out, k) != 0;
+        }
+    }
+
+    b->wrong += q == NULL || b->rig->ops->sync(q, err, sizeof(err)) != 0;
+    b->rig->ops->queue_destroy(q);
+
+    return NULL;
+}
+
+
+static void
+test_threads(rig_t *rig)
+{
+    int        i, wrong, failed;
+    busy_t     b[THREADS];
+    pthread_t  threads[THREADS];
+
+    wrong = 0;
+    failed = 0;
+    memset(b, 0, sizeof(b));
+
+    for (i = 0; i < THREADS; i++) {
+        b[i].rig = rig;
+        b[i].mark = (uint8_t) (i + 1);
+
+        if (pthread_create(&threads[i], NULL, busy_main, &b[i]) != 0) {
+            rig_stop("thread", "not created");
+        }
+    }
+
+    for (i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        wrong += b[i].wrong;
+        failed += b[i].failed;
+    }
+
+    tap_is(wrong, 0, "threads do not disturb each other");
+    tap_is(failed, 0, "all had memory");
+    tap_is((long long) reserved(rig).used, 0, "and gave it back");
+}
+
+
 /* a queue takes what it says, and no more after that */
 
 static void
@@ -324,6 +412,7 @@ main(void)
     test_order(&rig, 0);
     test_order(&rig, 1);
     test_host(&rig);
+    test_threads(&rig);
 
     rig_close(&rig);
     test_queue();
