@@ -1,4 +1,5 @@
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +57,9 @@ vlm_image_read_ppm(const char *path, vlm_image_t *image, vlm_error_t *err)
     n = 0;
     size = 0;
 
-    if (sscanf(data, "P6 %9u %9u 255%n", &width, &height, &n) == 2 && n != 0) {
+    if (sscanf(data, "P6 %9u %9u 255%n", &width, &height, &n) == 2 && n != 0
+        && isspace((unsigned char) data[n]))
+    {
         size = vlm_mul(vlm_mul(width, height), 3);
         n++;                                /* one white space */
     }

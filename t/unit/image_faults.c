@@ -159,6 +159,42 @@ test_memory(const char *path, const uint8_t *data, size_t len,
 }
 
 
+static void
+test_resize(const vlm_image_t *from)
+{
+    int          rc;
+    long         n, before, wrong;
+    vlm_error_t  err;
+    vlm_image_t  to;
+
+    wrong = 0;
+
+    for (n = 0; /* void */; n++) {
+        before = live;
+        left = n;
+        counting = 1;
+        rc = vlm_image_resize(from, 40, 5, VLM_FILTER_BICUBIC, &to, &err);
+        counting = 0;
+
+        if (rc == VLM_OK) {
+            vlm_image_free(&to);
+
+        } else {
+            wrong += err.status != 500 || to.data != NULL;
+        }
+
+        wrong += live != before;
+
+        if (left >= 0) {
+            break;
+        }
+    }
+
+    tap_ok(wrong == 0 && n > 4 && rc == VLM_OK,
+           "resize: %ld allocations fail, %ld wrong", n, wrong);
+}
+
+
 /*
  * libwebp 1.2.4 follows a pointer that it has not set when there is no memory
  * for the tables of a lossless picture, or of alpha.
@@ -233,6 +269,7 @@ test_file(const type_t *type, const char *path)
 #ifndef SANITIZED
         if (!is_lossless(data, len)) {
             test_memory(path, (uint8_t *) data, len, &image);
+            test_resize(&image);
         }
 #endif
         test_change(type, path, (uint8_t *) data, len, &info);
