@@ -182,7 +182,7 @@ vlm_cuda_embed(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_weight_t *w,
     }
 
     if (y->cols != w->k || y->rows > step->host.nrows
-        || w->layout != VLM_WEIGHT_PLAIN)
+        || w->layout != VLM_WEIGHT_PLAIN || w->scale != NULL)
     {
         vlm_cuda_fail(q, "embed: rows of weight [%lld, %lld] to [%lld, %d] "
                       "in a step of %d rows", (long long) w->n,
