@@ -113,6 +113,9 @@ for my $case (
         qr/--redis-password-file without --redis/],
     [['--max-num-seqs', '32', '--max-num-batched-tokens', '16'], 2,
      qr/--max-num-batched-tokens 16 is less than --max-num-seqs 32/],
+    [['--model', $demo, '--check', '--device', 'cpu',
+      '--vision-quantization', 'fp8'], 1,
+     qr/--vision-quantization fp8: the CPU device has no fp8 weights/],
     [['info'], 2, qr/too few arguments, usage: vlm-engine info DIR/],
     [['decode', 'x.png'], 2, qr/--out is missing/],
     [['pixels', $demo, 'x.png'], 2, qr/--out is missing/],
@@ -184,6 +187,10 @@ like($out, qr/^vlm-engine: stdin: Is a directory$/, 'tokenize: message');
 is($rc, 0, 'check: status');
 like($out, qr/^model ok: weights 5\.7 MiB, KV cache .* context 2048 tokens\n/,
      'check: numbers');
+
+($rc, $out) = engine('', '--model', $demo, '--check', '--device', 'cpu',
+                     '--quantization', 'int8');
+like($out, qr/^model ok: weights 4\.2 MiB, KV cache /, 'check: quantised');
 
 ($rc, $out) = engine('', 'info', $demo, '--json', '--size', '640x480');
 is($rc, 0, 'info: status');

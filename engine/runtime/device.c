@@ -9,8 +9,14 @@
 #include "kernels/cuda/vlm_cuda.h"
 
 
+/* sides of a weight that any device can quantise, if it can any */
+#define PROBE  64
+
+
 static int device_cuda(vlm_engine_t *e, char *text, size_t size);
 static int device_cpu(vlm_engine_t *e, char *text, size_t size);
+static int device_quant(vlm_engine_t *e, const char *option,
+    vlm_quant_t quant, vlm_error_t *err);
 
 
 /*
@@ -77,7 +83,16 @@ vlm_device_open(vlm_engine_t *e, vlm_error_t *err)
         break;
     }
 
-    return rc == VLM_OK ? VLM_OK : vlm_fail(err, 500, NULL, "%s", text);
+    if (rc != VLM_OK) {
+        return vlm_fail(err, 500, NULL, "%s", text);
+    }
+
+    if (device_quant(e, "--quantization", e->conf.quant, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    return device_quant(e, "--vision-quantization", e->conf.vision_quant,
+                        err);
 }
 
 
@@ -133,6 +148,40 @@ device_cpu(vlm_engine_t *e, char *text, size_t size)
     e->dev = vlm_cpu_device(e->conf.threads, &e->ops, text, size);
 
     return e->dev != NULL ? VLM_OK : VLM_ERROR;
+}
+
+
+/* what the device has not at all is refused before anything is loaded */
+
+static int
+device_quant(vlm_engine_t *e, const char *option, vlm_quant_t quant,
+    vlm_error_t *err)
+{
+    char                    text[256];
+    vlm_weight_t            w;
+    vlm_host_matrix_t       part;
+    static const uint16_t   zeros[PROBE * PROBE];
+
+    if (quant == VLM_QUANT_NONE) {
+        return VLM_OK;
+    }
+
+    part.data = zeros;
+    part.dtype = VLM_BF16;
+    part.rows = PROBE;
+    part.cols = PROBE;
+
+    if (e->ops->weight_create(e->dev, &w, VLM_WEIGHT_PLAIN, quant, &part,
+                              NULL, 1, text, sizeof(text))
+        != 0)
+    {
+        return vlm_fail(err, 500, NULL, "%s %s: %s", option,
+                        vlm_quant_name(quant), text);
+    }
+
+    e->ops->weight_destroy(&w);
+
+    return VLM_OK;
 }
 
 
