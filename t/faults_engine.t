@@ -34,6 +34,7 @@ sub start {
 
 my $stages = VLM::Stages->new($t,
     name => 'real engine',
+    timeout => 8,
     start => \&start,
     pid => sub { $pid },
     signal => sub {

@@ -16,6 +16,7 @@ my $engine;
 
 my $stages = VLM::Stages->new($t,
     name => 'fake engine',
+    timeout => 3,
     start => sub { $engine ? $engine->start() : ($engine = $t->engine('a')) },
     pid => sub { $engine->{pid} },
     signal => sub { $_[0] eq 'KILL' ? $engine->kill_now()

@@ -7,7 +7,7 @@ package VLM::Stages;
 #
 # An engine of either kind is told by name, start, pid, signal, ask (fields of a
 # form for each stage, and of a neighbour on the other worker) and short (of
-# these, what ends by itself when a stopped worker goes on).
+# these, what ends by itself when a stopped worker goes on), timeout in seconds.
 
 use warnings;
 use strict;
@@ -28,9 +28,9 @@ vlm_zone vlm:64k;
 vlm_arena_size 32m;
 vlm_max_requests 8;
 vlm_max_tokens 100000;
-vlm_read_timeout 3s;
+vlm_read_timeout %%TIMEOUT%%s;
 vlm_connect_timeout 1s;
-vlm_queue_timeout 3s;
+vlm_queue_timeout %%TIMEOUT%%s;
 EOF_HTTP
 location /v {
     vlm_pass unix:%%DIR%%/a.sock;
@@ -54,9 +54,10 @@ sub new {
     my ($class, $t, %engine) = @_;
 
     my $self = bless { t => $t, short => {}, pictures => 0, %engine }, $class;
+    my $http = $CONF{http} =~ s/%%TIMEOUT%%/$self->{timeout}/gr;
 
     $self->{start}->();
-    $t->nginx(%CONF);
+    $t->nginx(%CONF, http => $http);
     ok(wait_for(sub { $self->good() }, 60), "$self->{name}: serves");
 
     return $self;
@@ -367,7 +368,7 @@ sub worker_stopped {
     like(stream_end($c->{neighbour}), qr/\[DONE\]/,
          "$name: a stream of the other worker");
     ok(wait_for(sub { $self->good() }), "$name: the other worker serves");
-    sleep(3.5);
+    sleep($self->{timeout} + 0.5);
     ok($self->good(), "$name: longer than any timeout");
 
     kill('CONT', $worker);
