@@ -21,7 +21,7 @@ vlm_zone vlm:64k;
 vlm_max_requests 16;
 vlm_max_tokens 100000;
 vlm_connect_timeout 20s;
-vlm_read_timeout 2s;
+vlm_read_timeout 6s;
 
 vlm_engine g {
     server unix:%%DIR%%/a.sock fail_timeout=60s;
