@@ -113,6 +113,7 @@ vlm_peer_handshake(vlm_peer_t *p)
         vlm_peer_set_info(p, &p->first_info);
     }
 
+    vlm_peer_set_gauges(p, &p->first_gauges);
     vlm_peer_set_state(p, p->first_state);
 
     rc = peer_welcome(p, VLM_WELCOME_OK);

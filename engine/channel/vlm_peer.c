@@ -148,6 +148,11 @@ vlm_peer_set_gauges(vlm_peer_t *p, const vlm_gauges_t *gauges)
 {
     vlm_gauges_t  *to;
 
+    if (p->header == NULL) {
+        p->first_gauges = *gauges;
+        return;
+    }
+
     to = &p->header->gauges;
 
     vlm_ring_store(&to->running, gauges->running);

@@ -47,6 +47,7 @@ typedef struct {
     uint32_t             first_state;       /* until there is a header page */
     uint32_t             informed;
     vlm_engine_info_t    first_info;
+    vlm_gauges_t         first_gauges;
 
     pid_t                pid;               /* from SO_PEERCRED */
     uid_t                uid;
@@ -82,7 +83,7 @@ void vlm_peer_close(vlm_peer_t *p);
 int vlm_peer_check(vlm_peer_t *p);
 
 /*
- * What the worker can read in the header page.  State and info may be set from
+ * What the worker can read in the header page.  They may be set from
  * vlm_peer_accept() on: the worker finds with its welcome what was set before.
  */
 void vlm_peer_set_state(vlm_peer_t *p, uint32_t state);

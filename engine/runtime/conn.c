@@ -211,7 +211,7 @@ vlm_conn_set_state(vlm_conn_t *c)
 void
 vlm_conn_gauges(vlm_conn_t *c, const vlm_gauges_t *gauges)
 {
-    if (c->slots != NULL && !c->dead) {
+    if (!c->dead) {
         vlm_peer_set_gauges(&c->peer, gauges);
     }
 }

@@ -430,9 +430,12 @@ tell_workers(int64_t now)
     }
 
     for (i = 0; i < MAX_PEERS; i++) {
-        if (peers[i].ready) {
+        if (peers[i].open) {
             vlm_peer_set_state(&peers[i].vlm, conf.state);
             vlm_peer_set_gauges(&peers[i].vlm, &gauges);
+        }
+
+        if (peers[i].ready) {
             vlm_peer_ring(&peers[i].vlm);
         }
     }
