@@ -32,7 +32,7 @@ static size_t ring_bytes(const vlm_limits_t *most);
 static int ring_room(vlm_queue_t *q, size_t size, const char *op);
 static int ring_make(vlm_queue_t *q, size_t size, const char *op);
 static int ring_turn(vlm_queue_t *q, const char *op);
-static int ring_drain(vlm_queue_t *q, const char *op);
+static int ring_drain(vlm_queue_t *q, const char *op, int within);
 static void ring_free(vlm_queue_t *q);
 
 
@@ -274,7 +274,7 @@ int
 vlm_cuda_sync(vlm_queue_t *q, char *err, size_t errlen)
 {
     if (vlm_cuda_ungraphed(q, "sync") == 0) {
-        (void) ring_drain(q, "sync");
+        (void) ring_drain(q, "sync", 0);
     }
 
     if (!q->failed) {
@@ -375,7 +375,7 @@ vlm_cuda_deliver(vlm_queue_t *q, void *host, const void *from, size_t size,
     vlm_delivery_t  *d;
 
     if (vlm_cuda_ungraphed(q, op) != 0
-        || (q->ndeliveries == VLM_CUDA_DELIVERIES && ring_drain(q, op) != 0))
+        || (q->ndeliveries == VLM_CUDA_DELIVERIES && ring_drain(q, op, 1) != 0))
     {
         return;
     }
@@ -411,7 +411,7 @@ ring_room(vlm_queue_t *q, size_t size, const char *op)
         return ring_turn(q, op);
     }
 
-    if (ring_drain(q, op) != 0) {
+    if (ring_drain(q, op, 1) != 0) {
         return -1;
     }
 
@@ -468,15 +468,18 @@ ring_turn(vlm_queue_t *q, const char *op)
 }
 
 
-/* waits for all work, and delivers */
+/*
+ * Waits for all work, and delivers.  "within": the operation that has begun
+ * last is not on the queue yet.
+ */
 
 static int
-ring_drain(vlm_queue_t *q, const char *op)
+ring_drain(vlm_queue_t *q, const char *op, int within)
 {
     int       i;
     uint64_t  begun;
 
-    begun = vlm_cuda_begun(q->dev, q->number);
+    begun = vlm_cuda_begun(q->dev, q->number) - (uint64_t) within;
 
     if (vlm_cuda_check(q, cudaStreamSynchronize(q->stream), op) == 0) {
 
