@@ -375,7 +375,8 @@ vlm_cuda_deliver(vlm_queue_t *q, void *host, const void *from, size_t size,
     vlm_delivery_t  *d;
 
     if (vlm_cuda_ungraphed(q, op) != 0
-        || (q->ndeliveries == VLM_CUDA_DELIVERIES && ring_drain(q, op, 1) != 0))
+        || (q->ndeliveries == VLM_CUDA_DELIVERIES
+            && ring_drain(q, op, 1) != 0))
     {
         return;
     }

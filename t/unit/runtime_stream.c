@@ -60,7 +60,7 @@ static pic_t             pics[NITEMS];
 static uint64_t          state;             /* of random numbers */
 static int               nended;
 static int               ncopies;           /* not yet given back */
-static int               failing;           /* calls until one fails, 0: none */
+static int               failing;           /* calls until one fails */
 
 
 static void
