@@ -74,6 +74,16 @@ need_out(const vlm_options_t *o)
 }
 
 
+/* one picture, and nobody else's memory to think of */
+
+static uint64_t
+most_pixels(const vlm_options_t *o)
+{
+    return o->server.engine.max_image_pixels != 0
+           ? o->server.engine.max_image_pixels : VLM_IMAGE_PIXELS;
+}
+
+
 int
 vlm_cmd_decode(vlm_options_t *o)
 {
@@ -85,7 +95,7 @@ vlm_cmd_decode(vlm_options_t *o)
         return VLM_EXIT_USAGE;
     }
 
-    rc = vlm_cli_picture(o->args[0], o->server.engine.max_image_pixels,
+    rc = vlm_cli_picture(o->args[0], most_pixels(o),
                          &image, &err);
 
     if (rc == VLM_OK) {
@@ -152,7 +162,7 @@ pixels_image(vlm_options_t *o, const vlm_model_t *m, vlm_image_t *image,
     vlm_image_t        from = {0};
     vlm_image_plan_t   plan;
 
-    rc = vlm_cli_picture(o->args[1], o->server.engine.max_image_pixels,
+    rc = vlm_cli_picture(o->args[1], most_pixels(o),
                          &from, err);
 
     if (rc == VLM_OK) {

@@ -112,7 +112,8 @@ static const vlm_option_t  options[] = {
     { "limit-images-per-prompt", "N", S|R, vlm_set_int, ENG(max_images), 0,
       VLM_MAX_PICTURES, 0, "pictures of one request (16)" },
     { "max-image-pixels", "N", S|R|D|P, vlm_set_u64, ENG(max_image_pixels), 1,
-      4294836225.0, 0, "pixels of one picture before resizing (67108864)" },
+      4294836225.0, 0, "pixels of one picture before resizing (67108864, "
+      "fewer where memory is short)" },
     { "min-pixels", "N", S|R|I|P, vlm_set_u64, ENG(min_pixels), 1, 1e12, 0,
       "pixels of one picture after resizing" },
     { "max-pixels", "N", S|R|I|P, vlm_set_u64, ENG(max_pixels), 1, 1e12, 0,
@@ -165,7 +166,6 @@ set_defaults(vlm_options_t *o)
     e->max_queue = 64;
     e->queue_timeout_ms = 30000;
     e->max_images = 16;
-    e->max_image_pixels = 67108864;
     e->block_size = 16;
     e->prefix_cache = 1;
     e->cache_memory = 256u << 20;

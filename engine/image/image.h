@@ -49,6 +49,10 @@ typedef struct {
 
 #define VLM_IMAGE_PIXEL_BYTES  13
 
+/* of one picture, by default: what cameras make, 8192 x 8192 */
+
+#define VLM_IMAGE_PIXELS       67108864
+
 
 /* RGB, interleaved, rows without gaps; owned: vlm_image_free() */
 

@@ -331,7 +331,21 @@ open_model(vlm_engine_t *e, vlm_error_t *err)
                                             e->conf.block_size);
     e->need.context = info->context;
 
-    return vlm_memory_plan(&e->conf, &e->need, &e->mem, err);
+    if (vlm_memory_plan(&e->conf, &e->need, &e->mem, err) != VLM_OK) {
+        return VLM_ERROR;
+    }
+
+    if (e->mem.image_pixels < VLM_IMAGE_PIXELS
+        && e->conf.max_image_pixels == 0)
+    {
+        vlm_log(VLM_LOG_WARN, "memory is short: pictures of %llu pixels at "
+                "most are decoded (--max-image-pixels)",
+                (unsigned long long) e->mem.image_pixels);
+    }
+
+    e->conf.max_image_pixels = e->mem.image_pixels;
+
+    return VLM_OK;
 }
 
 

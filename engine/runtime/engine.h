@@ -57,7 +57,7 @@ typedef struct {
     int32_t         max_queue;
     uint64_t        queue_timeout_ms;
     int32_t         max_images;
-    uint64_t        max_image_pixels;
+    uint64_t        max_image_pixels;   /* 0: the default, by memory */
     uint64_t        min_pixels;
     uint64_t        max_pixels;
     uint64_t        kv_memory;          /* 0: the default */
@@ -238,6 +238,7 @@ typedef struct {
     uint64_t        work;
     uint64_t        cache;              /* of embeddings; the host's memory */
     uint64_t        pictures;           /* being decoded, at worst */
+    uint64_t        image_pixels;       /* of one, in force */
     uint64_t        available;          /* MemAvailable, cgroup; or CUDA's */
     int32_t         nblocks;
     int32_t         context;            /* in force */

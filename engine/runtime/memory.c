@@ -14,6 +14,7 @@
 #define DEFAULT_KV      (1ull << 30)
 #define DEVICE_WORK     (256ull << 20)  /* of the libraries there */
 #define LEAST_CONTEXT   256             /* less is of no use by default */
+#define LEAST_PIXELS    4194304         /* the same */
 
 
 /* a small file of the kernel's; its size is not known before */
@@ -156,14 +157,13 @@ vlm_memory_room(const vlm_engine_t *e, vlm_room_t *room)
 /* in the host's memory, of which a device's is no part */
 
 static uint64_t
-picture_bytes(const vlm_engine_conf_t *conf)
+picture_bytes(const vlm_engine_conf_t *conf, uint64_t pixels)
 {
     if (conf->device_memory != 0 || conf->max_images == 0) {
         return 0;
     }
 
-    return (uint64_t) conf->image_threads * conf->max_image_pixels
-           * VLM_IMAGE_PIXEL_BYTES;
+    return (uint64_t) conf->image_threads * pixels * VLM_IMAGE_PIXEL_BYTES;
 }
 
 
@@ -171,6 +171,27 @@ static uint64_t
 sub0(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : 0;
+}
+
+
+/* by default pictures being decoded have half of what is left, at most */
+
+static uint64_t
+image_pixels(const vlm_engine_conf_t *conf, uint64_t left)
+{
+    uint64_t  most;
+
+    if (conf->max_image_pixels != 0) {
+        return conf->max_image_pixels;
+    }
+
+    if (picture_bytes(conf, VLM_IMAGE_PIXELS) <= left / 2) {
+        return VLM_IMAGE_PIXELS;
+    }
+
+    most = left / 2 / picture_bytes(conf, 1);
+
+    return most > LEAST_PIXELS ? most : LEAST_PIXELS;
 }
 
 
@@ -321,7 +342,6 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_need_t *need,
     mem->weights = need->weights;
     mem->work = need->work;
     mem->cache = conf->cache_memory;
-    mem->pictures = picture_bytes(conf);
 
     if (memory_where(conf, need, mem, &cache, err) != VLM_OK) {
         return VLM_ERROR;
@@ -335,8 +355,11 @@ vlm_memory_plan(const vlm_engine_conf_t *conf, const vlm_need_t *need,
     }
 
     full = (uint64_t) ((want + conf->block_size - 1) / conf->block_size);
-    left = sub0(mem->available, mem->weights + mem->work + cache
-                                + mem->pictures);
+    left = sub0(mem->available, mem->weights + mem->work + cache);
+
+    mem->image_pixels = image_pixels(conf, left);
+    mem->pictures = picture_bytes(conf, mem->image_pixels);
+    left = sub0(left, mem->pictures);
 
     blocks = conf->kv_memory != 0
              ? conf->kv_memory / need->block

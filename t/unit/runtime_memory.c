@@ -41,6 +41,46 @@ plan(void)
 }
 
 
+/* how large a picture may be follows the memory, if nothing was said */
+
+static void
+test_pixels(void)
+{
+    uint64_t  available;
+
+    reset();
+    conf.max_images = 4;
+    conf.image_threads = 1;
+    need.weights = 0;
+    need.work = 0;
+    tap_is(plan(), VLM_OK, "pictures by default");
+    tap_is((long long) mem.image_pixels, 67108864, "8192 x 8192");
+    available = mem.available;
+
+    /* memory comes and goes beside this test: half of 512 MiB at least */
+
+    need.weights = available - (512 << 20);
+    conf.image_threads = 4;
+    tap_is(plan(), VLM_OK, "where memory is short");
+    tap_ok(mem.image_pixels >= 4194304 && mem.image_pixels < 10000000,
+           "fewer pixels: %llu", (unsigned long long) mem.image_pixels);
+    tap_is((long long) mem.pictures,
+           (long long) mem.image_pixels * 4 * 13, "for each thread");
+
+    conf.max_image_pixels = 67108864;
+    tap_is(plan(), VLM_ERROR, "but not where a number was given");
+    tap_ok(strstr(err.message, "--max-image-pixels") != NULL, "%s",
+           err.message);
+
+    reset();
+    conf.max_images = 4;
+    conf.image_threads = 1;
+    conf.device_memory = 1ull << 30;
+    tap_is(plan(), VLM_OK, "a device's memory does not count");
+    tap_is((long long) mem.image_pixels, 67108864, "8192 x 8192 again");
+}
+
+
 int
 main(void)
 {
@@ -99,6 +139,8 @@ main(void)
     conf.max_images = 0;
     tap_is(plan(), VLM_OK, "where none are allowed");
     tap_is((long long) mem.pictures, 0, "none are counted");
+
+    test_pixels();
 
     reset();
     conf.max_model_len = 2001;
