@@ -177,29 +177,50 @@ attend_launch(vlm_dtype_t type, int dim, const L &l)
 }
 
 
-/* a block of the kernel for each tile and head; X is the second argument */
+/*
+ * A block of the kernel for each tile and head; X is the second argument.  It
+ * is allowed the "most" shared memory that any block has: what is allowed is
+ * the kernel's, and another queue may launch it at the same time.
+ */
 
 template <typename X>
 static void
 attend_blocks(vlm_queue_t *q, const char *op, void (*kernel)(attend_t, X),
-    dim3 grid, int threads, size_t shared, const attend_t &a, const X &x)
+    dim3 grid, int threads, size_t shared, size_t most, const attend_t &a,
+    const X &x)
 {
-    if (VLM_ALLOW_SHARED(q, op, kernel, shared) == 0) {
+    if (VLM_ALLOW_SHARED(q, op, kernel, most) == 0) {
         VLM_LAUNCH(q, op, kernel, grid, (unsigned) threads, shared, a, x);
     }
 }
 
 
-/* of a block of the matrix kernel with so many queries */
+/* of a block of the matrix kernel with so many warps */
 
 template <int COLS, int ROWS>
 static size_t
-matrix_shared(int tile)
+matrix_shared(int warps)
 {
     typedef matrix_shape_t<COLS, ROWS>  shape;
 
     return (size_t) (shape::places + 2 * shape::keys
-                     + tile / shape::queries * shape::of_warp);
+                     + warps * shape::of_warp);
+}
+
+
+template <int COLS, int ROWS, typename X>
+static void
+attend_matrix_blocks(vlm_queue_t *q, const char *op,
+    void (*kernel)(attend_t, X), dim3 grid, int queries, const attend_t &a,
+    const X &x)
+{
+    int  warps;
+
+    warps = queries / matrix_shape_t<COLS, ROWS>::queries;
+
+    attend_blocks(q, op, kernel, grid, warps * VLM_WARP,
+                  matrix_shared<COLS, ROWS>(warps),
+                  matrix_shared<COLS, ROWS>(MATRIX_WARPS), a, x);
 }
 
 

@@ -66,16 +66,16 @@ struct prefill_launch_t {
     tile() const
     {
         attend_blocks(q, "attention", prefill_kernel<N, COLS, TILE>, grid,
-                      TILE / ATTEND_QUERIES * ATTEND_COLUMNS, 0, a, c);
+                      TILE / ATTEND_QUERIES * ATTEND_COLUMNS, 0, 0, a, c);
     }
 
     template <int COLS, int ROWS>
     void
     matrix() const
     {
-        attend_blocks(q, "attention", prefill_matrix_kernel<COLS, ROWS>, grid,
-                      queries / (ROWS * MATRIX) * VLM_WARP,
-                      matrix_shared<COLS, ROWS>(queries), a, c);
+        attend_matrix_blocks<COLS, ROWS>(q, "attention",
+                                         prefill_matrix_kernel<COLS, ROWS>,
+                                         grid, queries, a, c);
     }
 };
 

@@ -47,7 +47,7 @@
 
 #define VLM_COPY_WAIT()  vlm_emu_copy_wait()
 
-/* a launch with so much dynamic shared memory may be more than 48 KB */
+/* the kernel's launches may have so much dynamic shared memory, over 48 KB */
 
 #define VLM_ALLOW_SHARED(q, op, kernel, size)                                 \
     vlm_cuda_check(q, vlm_emu_allow_shared((const void *) (kernel), size), op)

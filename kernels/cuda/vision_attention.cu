@@ -55,7 +55,7 @@ struct vision_launch_t {
     tile() const
     {
         attend_blocks(q, "vision_attention", vision_kernel<N, COLS, TILE>,
-                      grid, TILE / ATTEND_QUERIES * ATTEND_COLUMNS, 0, a,
+                      grid, TILE / ATTEND_QUERIES * ATTEND_COLUMNS, 0, 0, a,
                       rows);
     }
 
@@ -63,9 +63,9 @@ struct vision_launch_t {
     void
     matrix() const
     {
-        attend_blocks(q, "vision_attention", vision_matrix_kernel<COLS, ROWS>,
-                      grid, queries / (ROWS * MATRIX) * VLM_WARP,
-                      matrix_shared<COLS, ROWS>(queries), a, rows);
+        attend_matrix_blocks<COLS, ROWS>(q, "vision_attention",
+                                         vision_matrix_kernel<COLS, ROWS>,
+                                         grid, queries, a, rows);
     }
 };
 

@@ -9,7 +9,8 @@
  * run is drawn at random, so nothing may rely on lanes that keep step.  Shared
  * memory is full of NaNs when a block begins.  A barrier that not all threads
  * reach at the same line, or a shuffle that lanes leave out, fails the launch.
- * So do more than 48 KB of shared memory that a kernel has not been allowed.
+ * So do more than 48 KB of shared memory that a kernel has not been allowed,
+ * or more than 99 KB.
  *
  * Streams hold their work back until something waits for it, or run parts of
  * it at random, so a missing wait shows.  Device memory is the host's, fresh
@@ -134,12 +135,16 @@ int vlm_emu_event_query(vlm_emu_event_t e);
 int vlm_emu_device_sync(void);
 int vlm_emu_last_error(void);
 
-/* dynamic shared memory of a kernel: 48 KB unless more is allowed */
+/*
+ * Dynamic shared memory of a kernel: 48 KB, with its arrays, unless more is
+ * allowed.  The most is sm_86's and sm_89's, which have the least.  What was
+ * allowed cannot be taken back: another thread may be about to launch.
+ */
 int vlm_emu_allow_shared(const void *kernel, size_t size);
 size_t vlm_emu_shared_allowed(const void *kernel);
 
 #define VLM_EMU_SHARED      ((size_t) 48 * 1024)
-#define VLM_EMU_SHARED_MOST ((size_t) 227 * 1024)
+#define VLM_EMU_SHARED_MOST ((size_t) 99 * 1024)
 
 
 /*
@@ -148,7 +153,8 @@ size_t vlm_emu_shared_allowed(const void *kernel);
  * What a stream is given between begin and end is captured, with copies of
  * its arguments, and runs when the graph is launched.  Meanwhile the capture
  * is broken by waiting for the stream or the device, and by the thread's
- * asking for memory: these calls fail, as do all after them, and the end.
+ * asking for memory or after events: these calls fail, as do all after them,
+ * and the end.
  */
 
 typedef struct vlm_emu_graph_s   *vlm_emu_graph_t;

@@ -26,8 +26,10 @@
 #define WARP            32
 #define STACK           ((size_t) 128 * 1024)
 #define STACK_GUARD     ((size_t) 4096)
-#define SHARED_MAX      VLM_EMU_SHARED_MOST
 #define SHARED_TAGS     16
+
+/* with the gaps behind its arrays */
+#define SHARED_MAX      (VLM_EMU_SHARED_MOST + SHARED_TAGS * 32)
 
 
 /* one that a thread has begun and not waited for */
@@ -80,7 +82,8 @@ static struct {
     char                    *stacks[MAX_THREADS];   /* free ones */
     int                      nstacks;
     char                    *shared;
-    size_t                   shared_used;
+    size_t                   shared_used;   /* with gaps */
+    size_t                   shared_taken;
     shared_t                 tags[SHARED_TAGS];
     int                      ntags;
     char                     failure[160];
@@ -287,6 +290,7 @@ begin_block(void)
     b.nready = b.nthreads;
     b.ntags = 0;
     b.shared_used = 0;
+    b.shared_taken = 0;
     b.failure[0] = '\0';
 
     memset(b.warps, 0,
@@ -739,15 +743,21 @@ vlm_emu_shared(const void *tag, size_t size)
 static void *
 take_shared(size_t size)
 {
-    char  *p;
+    char    *p;
+    size_t   most;
 
     p = b.shared + b.shared_used;
 
-    if (size > SHARED_MAX - b.shared_used) {
+    most = b.launch->allowed > VLM_EMU_SHARED ? VLM_EMU_SHARED_MOST
+                                              : VLM_EMU_SHARED;
+
+    if (size > most - b.shared_taken) {
         fail_block("%d bytes of shared memory after %d", (int) size,
-                   (int) b.shared_used);
+                   (int) b.shared_taken);
         return b.shared;
     }
+
+    b.shared_taken += (size + 15) / 16 * 16;
 
 #if defined(VLM_EMU_ASAN)
     __asan_unpoison_memory_region(p, size);

@@ -657,15 +657,18 @@ vlm_emu_stream_wait(vlm_emu_stream_t s, vlm_emu_event_t e, unsigned flags)
 int
 vlm_emu_event_sync(vlm_emu_event_t e)
 {
-    int  rc;
+    int        rc;
+    pthread_t  self = pthread_self();
 
     pthread_mutex_lock(&vlm_emu_lock);
 
-    while (e->done < e->recorded) {
+    rc = break_captures(&self);
+
+    while (rc == 0 && e->done < e->recorded) {
         run_one(e->stream);
     }
 
-    rc = failed;
+    rc = rc != 0 ? rc : failed;
 
     pthread_mutex_unlock(&vlm_emu_lock);
 
@@ -678,9 +681,17 @@ vlm_emu_event_sync(vlm_emu_event_t e)
 int
 vlm_emu_event_query(vlm_emu_event_t e)
 {
-    int  rc;
+    int        rc;
+    pthread_t  self = pthread_self();
 
     pthread_mutex_lock(&vlm_emu_lock);
+
+    rc = break_captures(&self);
+
+    if (rc != 0) {
+        pthread_mutex_unlock(&vlm_emu_lock);
+        return rc;
+    }
 
     if (nstreams > 0) {
         vlm_emu_run_early();
@@ -724,7 +735,9 @@ vlm_emu_allow_shared(const void *kernel, size_t size)
         /* void */
     }
 
-    if (size > VLM_EMU_SHARED_MOST || i == MAX_ALLOWED) {
+    if (size > VLM_EMU_SHARED_MOST || i == MAX_ALLOWED
+        || (i < nallowed && size < allowed[i].size))
+    {
         rc = VLM_EMU_INVALID;
 
     } else {

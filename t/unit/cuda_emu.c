@@ -261,6 +261,13 @@ test_blocks(void)
 
 
 static void
+small_array(void *arg)
+{
+    vlm_emu_shared(&broken, 64);
+}
+
+
+static void
 test_broken(void)
 {
     uint64_t  seed;
@@ -299,6 +306,11 @@ test_broken(void)
     tap_is(run(lanes, 1, 64, VLM_EMU_SHARED + 1), VLM_EMU_INVALID,
            "more shared memory than a kernel has without asking");
     vlm_emu_reset();
+    tap_is(run(small_array, 1, 32, VLM_EMU_SHARED - 64), 0,
+           "all of it, with an array");
+    tap_is(run(small_array, 1, 32, VLM_EMU_SHARED - 48), VLM_EMU_FAILURE,
+           "more, with an array");
+    vlm_emu_reset();
 
     tap_is((long long) vlm_emu_shared_allowed(out), VLM_EMU_SHARED, "48 KB");
     tap_is(vlm_emu_allow_shared(out, 100000), 0, "more for one kernel");
@@ -307,6 +319,8 @@ test_broken(void)
            "another has not");
     tap_is(vlm_emu_allow_shared(out, VLM_EMU_SHARED_MOST + 1),
            VLM_EMU_INVALID, "more than there is");
+    tap_is(vlm_emu_allow_shared(out, 99999), VLM_EMU_INVALID,
+           "less than a launch may rely on");
 }
 
 
@@ -443,7 +457,8 @@ test_captures(void)
 
     static const char  *what[] = {
         "waiting for the stream", "waiting for the device", "memory",
-        "pinned memory", "an event", "waiting for an event", "a capture in it"
+        "pinned memory", "an event", "waiting for an event",
+        "asking for an event", "the host's waiting for it", "a capture in it"
     };
 
     vlm_emu_stream_create(&s, 0, 0);
@@ -451,7 +466,7 @@ test_captures(void)
     vlm_emu_event_create(&e, 0);
     number = 1;
 
-    for (i = 0; i < 7; i++) {
+    for (i = 0; i < 9; i++) {
         vlm_emu_capture_begin(s, 0);
 
         rc = i == 0 ? vlm_emu_stream_sync(s)
@@ -460,11 +475,13 @@ test_captures(void)
              : i == 3 ? vlm_emu_malloc_host(&p, 16)
              : i == 4 ? vlm_emu_event_record(e, s)
              : i == 5 ? vlm_emu_stream_wait(s, e, 0)
+             : i == 6 ? vlm_emu_event_query(e)
+             : i == 7 ? vlm_emu_event_sync(e)
              : vlm_emu_capture_begin(s, 0);
 
         tap_is(rc, VLM_EMU_CAPTURING, "%s is refused", what[i]);
 
-        if (i == 6) {
+        if (i == 8) {
             tap_is(vlm_emu_capture_end(s, &g), 0, "the first goes on");
             vlm_emu_graph_destroy(g);
             break;
