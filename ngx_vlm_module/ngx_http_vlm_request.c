@@ -20,6 +20,7 @@ static ngx_int_t ngx_http_vlm_wait(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_resume(ngx_http_vlm_ctx_t *ctx);
 static ngx_int_t ngx_http_vlm_submit_now(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_wake_handler(ngx_event_t *ev);
+static ngx_uint_t ngx_http_vlm_pings(ngx_http_vlm_output_t *out);
 static void ngx_http_vlm_timer_handler(ngx_event_t *ev);
 static void ngx_http_vlm_answer_timer(ngx_http_vlm_ctx_t *ctx);
 static void ngx_http_vlm_cleanup(void *data);
@@ -524,6 +525,13 @@ ngx_http_vlm_wake_handler(ngx_event_t *ev)
 }
 
 
+static ngx_uint_t
+ngx_http_vlm_pings(ngx_http_vlm_output_t *out)
+{
+    return out->stream && out->type == VLM_ANSWER_SSE && out->left_queue;
+}
+
+
 /* one timer for whatever the request waits for; it keeps the worker alive */
 
 void
@@ -537,7 +545,7 @@ ngx_http_vlm_timer(ngx_http_vlm_ctx_t *ctx)
         out = &ctx->output;
         end = ctx->heard + ctx->conf->read_timeout;
 
-        if (out->stream && out->type == VLM_ANSWER_SSE && out->left_queue) {
+        if (ngx_http_vlm_pings(out)) {
             ping = out->sent + ctx->conf->ping_interval;
 
             if ((ngx_msec_int_t) (ping - end) < 0) {
@@ -636,8 +644,11 @@ ngx_http_vlm_answer_timer(ngx_http_vlm_ctx_t *ctx)
         return;
     }
 
-    if (now - out->sent >= ctx->conf->ping_interval) {
+    /* the engine may have reported since the timer was set */
 
+    if (ngx_http_vlm_pings(out)
+        && now - out->sent >= ctx->conf->ping_interval)
+    {
         if (out->reported) {
             out->reported = 0;
             out->ping = 1;

@@ -230,6 +230,15 @@ $r = $t->post('/ping', [ prompt => '!queued 1500' ]);
 is($r->{status}, 200, 'queued: answered');
 unlike($r->{body}, qr/^: ping/, 'queued: no ping before');
 
+# nor when the timer of silence finds that the engine has reported meanwhile
+
+for my $type ('text/event-stream', 'text/plain') {
+    $r = $t->post('/ping', [ prompt => '!queued 2500' ],
+                  headers => [ "Accept: $type" ]);
+    is($r->{status}, 200, "$type, longer than the timeout: answered");
+    unlike($r->{body}, qr/^: ping/, "$type: no ping before");
+}
+
 $r = $t->post('/ping', [ prompt => '!silent' ]);
 is($r->{status}, 504, 'no ping without a word of the engine: a status');
 is(json($r->{body})->{error}{type}, 'server_error', 'and an error');
