@@ -83,6 +83,7 @@ typedef struct {
     cublasLtMatrixLayout_t    add;
     cublasLtMatrixLayout_t    y;
     cublasLtMatmulAlgo_t      algo;
+    cublasStatus_t            refused;          /* why there is none */
 } plan_t;
 
 struct gemm_state_s {
@@ -94,8 +95,9 @@ struct gemm_state_s {
 static int load_functions(gemm_library_s *lib, char *err, size_t errlen);
 static void make_key(shape_t *key, const vlm_gemm_t *g);
 static int32_t alignment(const void *p, int64_t stride, vlm_dtype_t type);
+static cublasStatus_t put(vlm_queue_t *q, const vlm_gemm_t *g);
 static plan_t *find_plan(vlm_queue_t *q, const shape_t *key,
-    const vlm_gemm_t *g, const char *op);
+    const vlm_gemm_t *g);
 static cublasStatus_t make_plan(vlm_device_t *dev, plan_t *p,
     const vlm_gemm_t *g);
 static cublasStatus_t set_bias(gemm_library_s *lib, plan_t *p,
@@ -223,6 +225,46 @@ vlm_gemm_queue_done(vlm_queue_t *q)
 void
 vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 {
+    if (vlm_gemm_try(q, g, op) == 0) {
+        vlm_cuda_fail(q, "%s: cuBLASLt has no product of [%lld, %lld] by "
+                      "[%lld, %lld], types %d to %d", op, (long long) g->rows,
+                      (long long) g->k, (long long) g->n, (long long) g->k,
+                      (int) g->type, (int) g->y_type);
+    }
+}
+
+
+int
+vlm_gemm_try(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
+{
+    cublasStatus_t  rc;
+
+    if (q->failed) {
+        return 1;
+    }
+
+    rc = put(q, g);
+
+    if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE
+        || rc == CUBLAS_STATUS_ARCH_MISMATCH)
+    {
+        return 0;
+    }
+
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        vlm_cuda_fail(q, "%s: cublasLtMatmul() of [%lld, %lld] by [%lld, "
+                      "%lld] returned %d", op, (long long) g->rows,
+                      (long long) g->k, (long long) g->n, (long long) g->k,
+                      (int) rc);
+    }
+
+    return 1;
+}
+
+
+static cublasStatus_t
+put(vlm_queue_t *q, const vlm_gemm_t *g)
+{
     int              integers;
     float            one, beta;
     plan_t          *p;
@@ -231,15 +273,11 @@ vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
     gemm_library_s  *lib = q->dev->gemm;
     cublasStatus_t   rc;
 
-    if (q->failed) {
-        return;
-    }
-
     make_key(&key, g);
+    p = find_plan(q, &key, g);
 
-    p = find_plan(q, &key, g, op);
-    if (p == NULL) {
-        return;
+    if (p->refused != CUBLAS_STATUS_SUCCESS) {
+        return p->refused;
     }
 
     rc = set_bias(lib, p, g);
@@ -260,12 +298,9 @@ vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
                                  WORKSPACE, q->stream);
     }
 
-    if (rc != CUBLAS_STATUS_SUCCESS) {
-        vlm_cuda_fail(q, "%s: cublasLtMatmul() of [%lld, %lld] by [%lld, "
-                      "%lld] returned %d", op, (long long) g->rows,
-                      (long long) g->k, (long long) g->n, (long long) g->k,
-                      (int) rc);
-    }
+    p->refused = rc;
+
+    return rc;
 }
 
 
@@ -325,9 +360,10 @@ set_bias(gemm_library_s *lib, plan_t *p, const vlm_gemm_t *g)
 }
 
 
+/* what is refused is kept, too: asking takes long */
+
 static plan_t *
-find_plan(vlm_queue_t *q, const shape_t *key, const vlm_gemm_t *g,
-    const char *op)
+find_plan(vlm_queue_t *q, const shape_t *key, const vlm_gemm_t *g)
 {
     size_t                i;
     uint32_t              hash, at;
@@ -364,12 +400,9 @@ find_plan(vlm_queue_t *q, const shape_t *key, const vlm_gemm_t *g,
 
     if (rc != CUBLAS_STATUS_SUCCESS) {
         drop_plan(q->dev->gemm, place);
-        vlm_cuda_fail(q, "%s: cuBLASLt has no product of [%lld, %lld] by "
-                      "[%lld, %lld], types %d to %d: %d", op,
-                      (long long) key->rows, (long long) key->k,
-                      (long long) key->n, (long long) key->k, key->type,
-                      key->y_type, (int) rc);
-        return NULL;
+        place->key = *key;
+        place->used = 1;
+        place->refused = rc;
     }
 
     return place;

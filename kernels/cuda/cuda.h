@@ -273,6 +273,9 @@ int vlm_gemm_queue(vlm_queue_t *q);
 void vlm_gemm_queue_done(vlm_queue_t *q);
 void vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op);
 
+/* 0: the library has no such product, and nothing was done; else vlm_gemm() */
+int vlm_gemm_try(vlm_queue_t *q, const vlm_gemm_t *g, const char *op);
+
 
 /*
  * ---- weights.cu ----

@@ -1,7 +1,8 @@
 
 /*
  * Products with what belongs to them.  The library adds the bias, and the
- * residual or the activation where it can; a kernel does the rest.
+ * residual or the activation where it can; a kernel does the rest.  If it has
+ * no such product for a shape, it does a bare one, and the kernel all the rest.
  *
  * Deterministic: every product that rounds is of PIN_ROWS rows, the last of
  * them any values if there are less, so that the library has one problem for
@@ -64,16 +65,20 @@ typedef struct {
 static int linear_check(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w,
     const vlm_tensor_t *residual);
-static void linear_plain(vlm_queue_t *q, const vlm_tensor_t *y,
+static int linear_plain(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w, vlm_act_t act,
     const vlm_tensor_t *residual);
 static void linear_in_two(vlm_queue_t *q, const vlm_tensor_t *y,
     const vlm_tensor_t *x, const vlm_weight_t *w, vlm_act_t act,
-    const vlm_tensor_t *residual);
+    const vlm_tensor_t *residual, int bare);
 static size_t work_most(const vlm_device_t *dev, const vlm_tensor_t *x,
     const vlm_weight_t *w);
 static void work_plan(const vlm_device_t *dev, work_t *work,
-    const vlm_tensor_t *x, const vlm_weight_t *w, vlm_dtype_t y_type);
+    const vlm_tensor_t *x, const vlm_weight_t *w, vlm_dtype_t y_type,
+    int bare);
+static void linear_rest(vlm_queue_t *q, const vlm_tensor_t *y,
+    const vlm_tensor_t *x, const vlm_weight_t *w, vlm_act_t act,
+    const vlm_tensor_t *residual, int64_t first);
 static void work_layout(work_t *work, const vlm_tensor_t *x,
     const vlm_weight_t *w);
 static void work_input(vlm_queue_t *q, work_t *work, const vlm_tensor_t *x,
@@ -97,13 +102,13 @@ vlm_cuda_linear(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
         && w->layout == VLM_WEIGHT_PLAIN
         && (act == VLM_ACT_NONE
             || (act == VLM_ACT_GELU_TANH && residual == NULL
-                && y->dtype == VLM_BF16)))
+                && y->dtype == VLM_BF16))
+        && linear_plain(q, y, x, w, act, residual))
     {
-        linear_plain(q, y, x, w, act, residual);
-
-    } else {
-        linear_in_two(q, y, x, w, act, residual);
+        return;
     }
+
+    linear_in_two(q, y, x, w, act, residual, 0);
 }
 
 
@@ -170,7 +175,9 @@ bias_of(const vlm_weight_t *w, vlm_dtype_t type)
 }
 
 
-static void
+/* 0: the library has none */
+
+static int
 linear_plain(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
     const vlm_weight_t *w, vlm_act_t act, const vlm_tensor_t *residual)
 {
@@ -189,7 +196,7 @@ linear_plain(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
         g.add_stride = residual->stride;
     }
 
-    vlm_gemm(q, &g, "linear");
+    return vlm_gemm_try(q, &g, "linear");
 }
 
 
@@ -244,7 +251,7 @@ work_most(const vlm_device_t *dev, const vlm_tensor_t *x,
     size_t  size;
     work_t  work;
 
-    work_plan(dev, &work, x, w, dev->act);
+    work_plan(dev, &work, x, w, VLM_F32, 0);
     size = work.size;
 
     if (!work.pinned && work.most < x->rows) {
@@ -257,17 +264,27 @@ work_most(const vlm_device_t *dev, const vlm_tensor_t *x,
 }
 
 
+/* does the kernel do the rest? */
+
+static int
+is_bare(const work_t *work)
+{
+    return work->g.bias == NULL && work->g.y_type != VLM_BF16;
+}
+
+
 /* product to work memory, the rest from there */
 
 static void
 linear_in_two(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
-    const vlm_weight_t *w, vlm_act_t act, const vlm_tensor_t *residual)
+    const vlm_weight_t *w, vlm_act_t act, const vlm_tensor_t *residual,
+    int bare)
 {
     work_t        work;
     int64_t       row, rows;
     vlm_tensor_t  part_x, part_y, part_add;
 
-    work_plan(q->dev, &work, x, w, y->dtype);
+    work_plan(q->dev, &work, x, w, y->dtype, bare);
 
     work.data = (char *) vlm_cuda_scratch(q, work.size, "linear");
     if (work.data == NULL) {
@@ -283,7 +300,14 @@ linear_in_two(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
         part_y = vlm_rows(y, row, rows);
 
         work_input(q, &work, &part_x, w);
-        vlm_gemm(q, &work.g, "linear");
+
+        if (is_bare(&work)) {
+            vlm_gemm(q, &work.g, "linear");
+
+        } else if (vlm_gemm_try(q, &work.g, "linear") == 0) {
+            linear_rest(q, y, x, w, act, residual, row);
+            return;
+        }
 
         if (residual != NULL) {
             part_add = vlm_rows(residual, row, rows);
@@ -295,9 +319,30 @@ linear_in_two(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
 }
 
 
+/* the rows from "first" on, by a product that any library has */
+
+static void
+linear_rest(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
+    const vlm_weight_t *w, vlm_act_t act, const vlm_tensor_t *residual,
+    int64_t first)
+{
+    vlm_tensor_t  rest_x, rest_y, rest_add;
+
+    rest_x = vlm_rows(x, first, x->rows - first);
+    rest_y = vlm_rows(y, first, x->rows - first);
+
+    if (residual != NULL) {
+        rest_add = vlm_rows(residual, first, x->rows - first);
+    }
+
+    linear_in_two(q, &rest_y, &rest_x, w, act,
+                  residual != NULL ? &rest_add : NULL, 1);
+}
+
+
 static void
 work_plan(const vlm_device_t *dev, work_t *work, const vlm_tensor_t *x,
-    const vlm_weight_t *w, vlm_dtype_t y_type)
+    const vlm_weight_t *w, vlm_dtype_t y_type, int bare)
 {
     vlm_gemm_t  *g;
 
@@ -316,7 +361,7 @@ work_plan(const vlm_device_t *dev, work_t *work, const vlm_tensor_t *x,
         g->x_stride = g->k;
         g->y_type = w->dtype == VLM_I8 ? VLM_I32 : VLM_F32;
 
-    } else if (work->pinned) {
+    } else if (work->pinned || bare) {
         g->y_type = VLM_F32;
 
     } else {

@@ -5,7 +5,8 @@
  *
  * With VLM_EMU_GEMM_SHAPES=1 sums are split, into how many parts depends on
  * the problem, as a library's choice of an algorithm does: rows, strides,
- * alignments.
+ * alignments.  With VLM_EMU_GEMM_BARE=1 there are no products but those that
+ * add nothing and have float32 or integer results.
  */
 
 #include "kernels/cuda/kernel.cuh"
@@ -21,6 +22,7 @@ VLM_CUDA_BEGIN
 
 struct gemm_library_s {
     int  shapes;
+    int  bare;
 };
 
 
@@ -28,19 +30,26 @@ static void product(const vlm_gemm_t *g, int parts, float *x, float *w);
 static void product_of_bytes(const vlm_gemm_t *g);
 
 
+static int
+is_set(const char *name)
+{
+    const char  *value = getenv(name);
+
+    return value != NULL && strcmp(value, "1") == 0;
+}
+
+
 int
 vlm_gemm_open(vlm_device_t *dev, char *err, size_t errlen)
 {
-    const char  *shapes;
-
     dev->gemm = (gemm_library_s *) calloc(1, sizeof(gemm_library_s));
     if (dev->gemm == NULL) {
         snprintf(err, errlen, "no memory for products");
         return -1;
     }
 
-    shapes = getenv("VLM_EMU_GEMM_SHAPES");
-    dev->gemm->shapes = shapes != NULL && strcmp(shapes, "1") == 0;
+    dev->gemm->shapes = is_set("VLM_EMU_GEMM_SHAPES");
+    dev->gemm->bare = is_set("VLM_EMU_GEMM_BARE");
 
     return 0;
 }
@@ -185,11 +194,26 @@ parts_of(const vlm_device_t *dev, const vlm_gemm_t *g)
 void
 vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 {
+    if (vlm_gemm_try(q, g, op) == 0) {
+        vlm_cuda_fail(q, "%s: no such product", op);
+    }
+}
+
+
+int
+vlm_gemm_try(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
+{
     int         parts;
     vlm_gemm_t  copy = *g;
 
     if (q->failed) {
-        return;
+        return 1;
+    }
+
+    if (q->dev->gemm->bare && (g->bias != NULL || g->gelu || g->add != NULL
+                               || g->y_type == VLM_BF16))
+    {
+        return 0;
     }
 
     parts = parts_of(q->dev, g);
@@ -216,6 +240,8 @@ vlm_gemm(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
 
         return rc;
     }), op);
+
+    return 1;
 }
 
 

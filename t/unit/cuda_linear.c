@@ -400,5 +400,17 @@ main(void)
 
     rigs_close(&rigs);
 
+    /* a library that has little: kernels do the rest */
+
+    if (rig_cuda() == RIG_EMU) {
+        setenv("VLM_EMU_GEMM_BARE", "1", 1);
+        rigs_open(&rigs);
+
+        test_linear(&rigs);
+        test_large(&rigs);
+
+        rigs_close(&rigs);
+    }
+
     return tap_done();
 }
