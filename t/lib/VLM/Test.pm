@@ -373,7 +373,7 @@ sub signal {
 }
 
 
-# HUP, and waits for the new workers
+# HUP, and waits for the new workers, and until the old ones accept no more
 
 sub reload {
     my ($self, %opt) = @_;
@@ -383,7 +383,10 @@ sub reload {
     my %old = map { $_ => 1 } $self->workers();
     $self->signal('HUP');
 
-    return wait_for(sub { grep { !$old{$_} } $self->workers() });
+    return wait_for(sub {
+        my @workers = $self->workers();
+        return @workers && !grep { $old{$_} } @workers;
+    });
 }
 
 
