@@ -548,8 +548,15 @@ choose(vlm_device_t *dev, plan_t *p)
                                                        &align, sizeof(align));
     }
 
-    if (rc == CUBLAS_STATUS_SUCCESS && dev->deterministic) {
+    /* parts of a sum are float32, too, not of y's type */
+
+    reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+    if (dev->deterministic) {
         reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+    }
+
+    if (rc == CUBLAS_STATUS_SUCCESS) {
         rc = lib->cublasLtMatmulPreferenceSetAttribute(pref,
                              CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                              &reduction, sizeof(reduction));
@@ -560,9 +567,7 @@ choose(vlm_device_t *dev, plan_t *p)
     if (rc == CUBLAS_STATUS_SUCCESS) {
         rc = lib->cublasLtMatmulAlgoGetHeuristic(lib->lt, p->desc, p->w, p->x,
                                                  p->add, p->y, pref,
-                                                 dev->deterministic ? CHOICES
-                                                                    : 1,
-                                                 results, &found);
+                                                 CHOICES, results, &found);
     }
 
     (void) lib->cublasLtMatmulPreferenceDestroy(pref);
@@ -573,7 +578,9 @@ choose(vlm_device_t *dev, plan_t *p)
 
     for (i = 0; i < found; i++) {
 
-        if (!dev->deterministic || is_whole(lib, &results[i].algo)) {
+        if (results[i].state == CUBLAS_STATUS_SUCCESS
+            && (!dev->deterministic || is_whole(lib, &results[i].algo)))
+        {
             p->algo = results[i].algo;
             return CUBLAS_STATUS_SUCCESS;
         }

@@ -2,7 +2,7 @@
 /*
  * Products with what belongs to them.  The library adds the bias, and the
  * residual or the activation where it can; a kernel does the rest.  If it has
- * no such product for a shape, it does a bare one, and the kernel all the rest.
+ * no such product for a shape it does a bare one, and the kernel all the rest.
  *
  * Deterministic: every product that rounds is of PIN_ROWS rows, the last of
  * them any values if there are less, so that the library has one problem for
