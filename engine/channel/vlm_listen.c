@@ -169,7 +169,9 @@ listen_clear(const struct sockaddr_un *addr, char *why, size_t whylen)
     }
 
     if (err != ECONNREFUSED) {
-        snprintf(why, whylen, "connect(\"%s\"): %m", addr->sun_path);
+        snprintf(why, whylen, "socket \"%s\" exists, and it cannot be told "
+                 "whether an engine listens on it: connect(): %m",
+                 addr->sun_path);
         return -1;
     }
 

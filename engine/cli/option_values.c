@@ -154,10 +154,11 @@ vlm_set_float(vlm_options_t *o, const vlm_option_t *opt, const char *value,
 {
     double  d;
 
-    /* what counts is the rounded number */
+    /* what counts is the rounded number, which may be the rounded limit */
 
     if (any_number(opt, value, 0, &d, err) != VLM_OK
-        || in_range(opt, value, (float) d, err) != VLM_OK)
+        || ((float) d != (float) opt->min
+            && in_range(opt, value, (float) d, err) != VLM_OK))
     {
         return VLM_ERROR;
     }

@@ -103,8 +103,10 @@ model_pixels(vlm_model_t *m, const vlm_model_options_t *opt,
     m->low_pixels = max < LOW_PIXELS ? max : LOW_PIXELS;
 
     if (m->config.min_pixels > max) {
-        return vlm_fail(err, 500, NULL, "min-pixels %llu is over max-pixels "
-                        "%llu", (unsigned long long) m->config.min_pixels,
+        return vlm_fail(err, 500, NULL, "--min-pixels %llu is over "
+                        "--max-pixels %llu (what is not given, is the "
+                        "checkpoint's)",
+                        (unsigned long long) m->config.min_pixels,
                         (unsigned long long) max);
     }
 

@@ -109,7 +109,8 @@ vlm_st_add(vlm_safetensors_t *st, const char *file, const uint8_t *data,
 
     if (n > VLM_ST_MAX_HEADER) {
         return vlm_fail(err, 500, NULL, "%s: header of %llu bytes, the limit "
-                        "is %d", file, (unsigned long long) n,
+                        "is %d: no safetensors file, or a pointer of Git "
+                        "LFS in its place", file, (unsigned long long) n,
                         VLM_ST_MAX_HEADER);
     }
 

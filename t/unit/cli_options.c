@@ -158,6 +158,7 @@ test_good(void)
                            "--image", "b" };
     const char    *d[] = { "--temperature", "0.5", "--prompt", "" };
     const char    *e[] = { "--size", "640x480", "dir", "--json" };
+    const char    *f[] = { "--gpu-memory-utilization", "0.01", NULL };
 
     tap_is(parse(&o, &serve, a, &err), VLM_OK, "model and socket");
     tap_str(o.server.engine.model, "m", "model");
@@ -169,6 +170,8 @@ test_good(void)
     tap_is((long long) o.server.engine.kv_memory, 64 << 20, "64m");
     tap_is((long long) o.server.engine.queue_timeout_ms, 1500, "1.5 s");
     tap_is(o.server.engine.embedding_dtype, VLM_F32, "f32");
+
+    tap_is(parse(&o, &serve, f, &err), VLM_OK, "a lower limit itself");
 
     tap_is(parse(&o, &run, c, &err), VLM_OK, "seed and images");
     tap_ok(o.sampling.seed == UINT64_MAX, "the largest seed");

@@ -594,7 +594,8 @@ main(void)
     st = vlm_st_create(&err);
     vlm_st_add(st, "f", huge, sizeof(huge), &err);
     tap_str(err.message, "f: header of 18446744073709551615 bytes, the limit "
-            "is 100000000", "a length that cannot be");
+            "is 100000000: no safetensors file, or a pointer of Git LFS in "
+            "its place", "a length that cannot be");
     vlm_st_free(st);
 
     clear();
