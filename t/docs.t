@@ -183,6 +183,17 @@ is(join(' ', sort @documented), join(' ', sort @vars),
    'every variable is documented, and no other');
 
 
+# ---- fields of a form ----
+
+my @fields = $core =~ /^ {4}\{ "([\w\[\]]+)", [^{}]*\}/mg;
+my ($table) = slurp('docs/requests.md') =~ /^\#\# Fields\n(.*?)^\#\# /ms;
+my @rows = map { /`([^`]+)`/g } $table =~ /^\| (`[^|]+) \| /mg;
+
+cmp_ok(scalar @fields, '>=', 20, 'fields in the code');
+is(join(' ', sort @rows), join(' ', sort @fields),
+   'every field is documented, and no other');
+
+
 # ---- errors ----
 
 # what a format or a documented message comes to

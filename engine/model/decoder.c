@@ -197,8 +197,8 @@ decoder_kv(vlm_decoder_t *d, vlm_error_t *err)
         if (d->kv[i].data == NULL) {
             return vlm_fail(err, 500, NULL, "no memory for keys and values: "
                             "%d blocks of %d positions, %zu bytes in each of "
-                            "%d layers: lower --kv-cache-memory", nblocks, d->block_size, size,
-                            m->config.layers);
+                            "%d layers: lower --kv-cache-memory", nblocks,
+                            d->block_size, size, m->config.layers);
         }
     }
 
