@@ -260,8 +260,8 @@ typedef struct {
     int64_t             add_stride;
     vlm_dtype_t         type;           /* of x and w */
     vlm_dtype_t         y_type;         /* the same or F32; of I8 it is I32,
-                                           of F8 it is F32, and n and k are
-                                           multiples of 16 */
+                                           of F8 it is F32; n and k are then
+                                           multiples of 16, rows of 32 */
     int                 gelu;           /* tanh form, after the bias; not
                                            with add */
 } vlm_gemm_t;

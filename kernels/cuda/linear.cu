@@ -18,6 +18,13 @@
 
 #define PIN_ROWS      128
 
+/*
+ * Quantised products have a multiple of so many rows: by all reports the
+ * library refuses some of 16 rows or less, or of a number that is no multiple
+ * of 4 or 16, and for what it does such rows take no longer.
+ */
+#define PAD_ROWS      32
+
 /* elements of one load */
 #define WIDE          4
 
@@ -200,6 +207,13 @@ linear_plain(vlm_queue_t *q, const vlm_tensor_t *y, const vlm_tensor_t *x,
 }
 
 
+static int64_t
+padded_rows(int64_t rows)
+{
+    return (rows + PAD_ROWS - 1) / PAD_ROWS * PAD_ROWS;
+}
+
+
 /* work memory of the largest weight, whatever kind of products there are */
 
 size_t
@@ -217,7 +231,7 @@ vlm_cuda_linear_scratch(vlm_device_t *dev, const vlm_limits_t *most)
     memset(&x, 0, sizeof(vlm_tensor_t));
 
     x.dtype = dev->act;
-    x.rows = most->rows;
+    x.rows = padded_rows(most->rows);
     x.stride = most->outputs;
 
     w.dtype = dev->act;
@@ -255,7 +269,7 @@ work_most(const vlm_device_t *dev, const vlm_tensor_t *x,
     size = work.size;
 
     if (!work.pinned && work.most < x->rows) {
-        size += (size_t) work.g.n * vlm_dtype_size(work.g.y_type);
+        size += PAD_ROWS * (size_t) work.g.n * vlm_dtype_size(work.g.y_type);
         size += is_quantised(w) ? (size_t) ((x->rows - work.most) * work.g.k)
                                 : 0;
     }
@@ -376,8 +390,10 @@ work_plan(const vlm_device_t *dev, work_t *work, const vlm_tensor_t *x,
 
     } else {
         work->most = WORK_BYTES / (g->n * (int64_t) vlm_dtype_size(g->y_type));
-        work->most = work->most < 16 ? 16 : work->most;
-        work->most = work->most < x->rows ? work->most : x->rows;
+        work->most = work->most / PAD_ROWS * PAD_ROWS;
+        work->most = work->most < PAD_ROWS ? PAD_ROWS : work->most;
+        work->most = work->most < x->rows ? work->most
+                     : is_quantised(w) ? padded_rows(x->rows) : x->rows;
     }
 
     work_layout(work, x, w);
@@ -421,7 +437,8 @@ work_input(vlm_queue_t *q, work_t *work, const vlm_tensor_t *x,
     vlm_gemm_t    *g = &work->g;
     vlm_tensor_t   copy;
 
-    g->rows = work->pinned ? PIN_ROWS : x->rows;
+    g->rows = work->pinned ? PIN_ROWS
+              : is_quantised(w) ? padded_rows(x->rows) : x->rows;
     g->x = x->data;
 
     if (is_quantised(w)) {

@@ -210,6 +210,18 @@ vlm_gemm_try(vlm_queue_t *q, const vlm_gemm_t *g, const char *op)
         return 1;
     }
 
+    /* what the library asks for, or is known to refuse */
+
+    if ((g->type == VLM_I8 || g->type == VLM_F8)
+        && (g->n % 16 != 0 || g->k % 16 != 0 || g->rows % 32 != 0
+            || alignment(g->x, g->x_stride, g->type) < 16
+            || alignment(g->w, g->k, g->type) < 16
+            || alignment(g->y, g->y_stride, g->y_type) < 16
+            || g->add != NULL || g->bias != NULL || g->gelu))
+    {
+        return 0;
+    }
+
     if (q->dev->gemm->bare && (g->bias != NULL || g->gelu || g->add != NULL
                                || g->y_type == VLM_BF16))
     {
