@@ -1,8 +1,18 @@
 #!/usr/bin/perl
 
 # HTTP/3: an upload and its answer; streams and connections that end in the
-# middle of either give their slot back.  Needs an nginx with the module of
-# HTTP/3 (TEST_NGINX_BINARY) and a Python with aioquic (TEST_HTTP3_PYTHON).
+# middle of either give their slot back.
+#
+# Needs an nginx with the module of HTTP/3, and a Python with aioquic, which is
+# in PyPI and not in Debian 12; it is skipped without them, so by ./check:
+#
+#     tools/build-nginx --version 1.26.3 build-nginx-126
+#     python3 -m venv DIR && DIR/bin/pip install aioquic
+#     TEST_NGINX_BINARY=$PWD/build-nginx-126/nginx TEST_NGINX_STATIC=1 \
+#         TEST_HTTP3_PYTHON=DIR/bin/python prove t/clients_http3.t
+#
+# "listen ... quic" needs a certificate as "ssl" does, and "reuseport" as soon
+# as there are several workers; docs/directives.md has a whole configuration.
 
 use warnings;
 use strict;
