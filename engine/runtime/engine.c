@@ -222,8 +222,10 @@ vlm_load(vlm_engine_t *e, vlm_error_t *err)
     }
 
     if (e->mem.context < info->context) {
-        vlm_log(VLM_LOG_INFO, "context is %d tokens, the model's %d",
-                e->mem.context, info->context);
+        vlm_log(VLM_LOG_INFO, "context is %d tokens, the model's %d%s",
+                e->mem.context, info->context,
+                e->conf.max_model_len == 0
+                ? ": the KV cache holds no more (--kv-cache-memory)" : "");
     }
 
     if (vlm_embed_load(e, err) != VLM_OK) {
