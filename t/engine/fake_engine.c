@@ -17,8 +17,9 @@
  *     --retry-after S        the gauge
  *     --log FILE             what happens, a line each
  *
- * "ready" on stdout: it listens.  SIGUSR1: draining, SIGUSR2: ready, SIGTERM:
- * removes the socket and exits.  The default answer is
+ * "ready" on stdout: it listens.  SIGUSR1: draining, SIGUSR2: ready, SIGHUP:
+ * from now on "slow" and "queued" do not wait, SIGTERM: removes the socket and
+ * exits.  The default answer is
  * "roles=...;pictures=N;sha=XXXXXXXX,...;prompt=..." in --tokens pieces (fewer
  * if it is shorter), for "slow" it is "t0 t1 t2 ...".  max_tokens cuts it,
  * with finish "length".  Log probabilities, if asked for, are -(N % 8) / 4 for
@@ -407,6 +408,11 @@ tell_workers(int64_t now)
         got_signal = 0;
     }
 
+    if (got_signal == SIGHUP) {
+        conf.hurry = 1;
+        got_signal = 0;
+    }
+
     if (got_signal == SIGUSR2 || now >= conf.ready_at) {
         conf.state = VLM_STATE_READY;
         conf.ready_at = NEVER;
@@ -522,6 +528,7 @@ main(int argc, char **argv)
     sa.sa_handler = on_signal;
     sigaction(SIGTERM, &sa, NULL);
     sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGHUP, &sa, NULL);
     sigaction(SIGUSR1, &sa, NULL);
     sigaction(SIGUSR2, &sa, NULL);
 

@@ -153,6 +153,7 @@ typedef struct {
     uint32_t            state;
     uint32_t            retry_after;
     int64_t             ready_at;
+    int                 hurry;
     vlm_engine_info_t   info;
     script_t            script;
     meet_e              meet;

@@ -235,7 +235,7 @@ step_token(job_t *job, int64_t now)
 
     if (rc == VLM_CHANNEL_OK) {
         job->token++;
-        job->due = now + job->delay;
+        job->due = conf.hurry ? now : now + job->delay;
     }
 
     return rc;
@@ -353,7 +353,7 @@ step(job_t *job, int64_t now)
 
     case STEP_QUEUED:
 
-        if (now >= job->wake) {
+        if (now >= job->wake || conf.hurry) {
             job->step = STEP_RELEASED;
             return VLM_CHANNEL_OK;
         }
