@@ -375,7 +375,7 @@ sub worker_stopped {
     $c->{receiving}->send($c->{rest});
 
     for my $stage (@STAGES) {
-        ok(defined $c->{$stage}->closed(), "$name, $stage: ends");
+        ok(defined $c->{$stage}->closed(60), "$name, $stage: ends");
         isnt($c->{$stage}{buf}, '', "$name, $stage: with an answer");
     }
 
