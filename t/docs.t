@@ -170,6 +170,15 @@ for my $file (glob('docs/*.md')) {
                  $page =~ /^#+ (.*)$/mg;
     is(join(' ', grep { !$anchor{$_} } $page =~ /\]\(#([\w-]+)\)/g), '',
        "$file: headings that exist");
+
+    my @far = $page =~ /\]\((\w+\.md)#([\w-]+)\)/g;
+
+    while (my ($where, $anchor) = splice(@far, 0, 2)) {
+        my @headings = map { lc($_) =~ s/[^\w -]//gr =~ s/ /-/gr }
+                       slurp("docs/$where") =~ /^#+ (.*)$/mg;
+        ok(scalar(grep { $_ eq $anchor } @headings),
+           "$file: $where#$anchor");
+    }
 }
 
 
