@@ -196,8 +196,7 @@ $(B)/bench/bench_gpu: LINK += -Wl,-rpath,'$$ORIGIN/../../lib'
 $(B)/bench/%: $(B)/bench/%.o $(call libs_of,runtime)
 	$(LINK) -o $@ $^ $(LIBS)
 
-# the module, built against the headers of Debian's nginx-dev; NGINX_SRC may
-# name another configured way, see tools/build-module
+# the module, built against the headers of Debian's nginx-dev
 
 module_dep := config $(wildcard ngx_vlm_module/*.[ch] \
     ngx_vlm_module/core/*.[ch] engine/channel/*.[ch])
