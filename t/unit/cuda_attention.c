@@ -5,7 +5,7 @@
  * many sizes, batches, and the same bits in every batch where it is promised.
  */
 
-#include "t/unit/cuda_rig.h"
+#include "t/unit/cuda_rounding.h"
 
 
 #define MAX_SEQS    17
@@ -219,67 +219,6 @@ text_run(rig_t *rig, const text_t *t)
 }
 
 
-/*
- * What weights that are rounded to bfloat16 do to a row's result, in units of
- * half of its last place: weight w of value v becomes w (1 + d), |d| at most
- * one unit and 0.4 at the mean, and the result moves by the sum of
- * w d (v - y).  Twice the root of the squares' sum is 5 standard deviations,
- * and more than any sum of up to 4 terms.
- */
-
-static void
-add_rounding(float *to, const float *q, const float **keys,
-    const float **values, int n, int dim)
-{
-    int     i, j;
-    double  *w, max, sum, y, d, e;
-
-    w = rig_memory(n * sizeof(double));
-    max = -INFINITY;
-    sum = 0;
-
-    for (j = 0; j < n; j++) {
-        w[j] = 0;
-
-        for (i = 0; i < dim; i++) {
-            w[j] += (double) q[i] * keys[j][i];
-        }
-
-        w[j] /= sqrt(dim);
-        max = fmax(max, w[j]);
-    }
-
-    for (j = 0; j < n; j++) {
-        w[j] = exp(w[j] - max);
-        sum += w[j];
-    }
-
-    for (j = 0; j < n; j++) {
-        w[j] /= sum;
-    }
-
-    for (i = 0; i < dim; i++) {
-        y = 0;
-        d = 0;
-
-        /* the sum of w^2 (v - y)^2 */
-
-        for (j = 0; j < n; j++) {
-            y += w[j] * values[j][i];
-        }
-
-        for (j = 0; j < n; j++) {
-            e = w[j] * (values[j][i] - y);
-            d += e * e;
-        }
-
-        to[i] += 2 * sqrt(d);
-    }
-
-    free(w);
-}
-
-
 /* the keys' rounding in all rows' results */
 
 static float *
@@ -322,34 +261,6 @@ text_rounding(const text_t *t)
     free(v);
 
     return sum;
-}
-
-
-/*
- * The worst error in units of half of bfloat16's last place (and 1e-5), of
- * the result and of what its weights' rounding may be, NULL: they have none.
- */
-
-static double
-worst_rounding(const float *got, const float *expected,
-    const float *rounding, size_t n)
-{
-    size_t  i;
-    double  d, worst;
-
-    worst = 0.0;
-
-    for (i = 0; i < n; i++) {
-        d = fabs((double) got[i] - expected[i])
-            / ((fabs((double) expected[i])
-                + (rounding != NULL ? rounding[i] : 0)) / 256 + 1e-5);
-
-        if (!(d <= worst)) {
-            worst = d;
-        }
-    }
-
-    return worst;
 }
 
 
@@ -462,33 +373,6 @@ test_mixed(rigs_t *rigs)
         text_fill(&t, &seed);
         text_check(rigs, &t, 1, "mixed");
         text_free(&t);
-    }
-}
-
-
-/*
- * Rows of one key each in one column: a result is a count of keys, and one
- * too many or too few shows, however many there are.
- */
-
-static void
-count_keys(float *qkv, int row, int key, int heads, int kv_heads,
-    int dim)
-{
-    int     i, width;
-    float  *p;
-
-    width = (heads + 2 * kv_heads) * dim;
-    p = qkv + (size_t) row * width;
-
-    for (i = 0; i < width; i++) {
-
-        if (i >= (heads + kv_heads) * dim) {
-            p[i] = i % dim == key % dim;
-
-        } else {
-            p[i] *= i >= heads * dim;
-        }
     }
 }
 
@@ -698,245 +582,6 @@ test_pieces(rigs_t *rigs)
 }
 
 
-/* ---- vision ---- */
-
-typedef struct {
-    int       dim;
-    int       heads;
-    int       lengths[6];               /* up to a 0 */
-    int       row0;                     /* the rows that are asked for */
-    int       rows;
-} vision_t;
-
-
-static float *
-vision_run(rig_t *rig, const vision_t *v, const float *qkv, int total)
-{
-    int              i, width;
-    void            *kv;
-    float           *y;
-    int32_t          start[7];
-    vlm_tensor_t     in, part, out;
-    vlm_segments_t   seg;
-
-    start[0] = 0;
-
-    for (i = 0; i < 6 && v->lengths[i] != 0; i++) {
-        start[i + 1] = start[i] + v->lengths[i];
-    }
-
-    seg.nsegments = i;
-    seg.start = start;
-    seg.heads = v->heads;
-    seg.head_dim = v->dim;
-    width = 3 * v->heads * v->dim;
-
-    kv = rig->ops->alloc(rig->dev, rig->ops->vision_kv_bytes(rig->dev, &seg));
-    in = rig_act(rig, qkv, total, width);
-    out = rig_act(rig, NULL, v->rows, v->heads * v->dim);
-    part = vlm_rows(&in, v->row0, v->rows);
-
-    rig->ops->vision_rope(rig->q, &seg, &in, NULL, 0, kv);
-    rig->ops->vision_attention(rig->q, &seg, &out, &part, v->row0, kv);
-    y = rig_values(rig, &out);
-
-    rig->ops->free(rig->dev, kv);
-    rig_free(rig, &in);
-    rig_free(rig, &out);
-
-    return y;
-}
-
-
-static float *
-vision_rounding(const vision_t *v, const float *qkv)
-{
-    int           i, j, h, r, row, width;
-    float        *sum;
-    const float  *at, *keys[2000], *values[2000];
-
-    width = v->heads * v->dim;
-    sum = rig_memory((size_t) v->rows * width * sizeof(float));
-    memset(sum, 0, (size_t) v->rows * width * sizeof(float));
-    row = 0;
-
-    for (i = 0; i < 6 && v->lengths[i] != 0; row += v->lengths[i++]) {
-        for (h = 0; h < v->heads; h++) {
-
-            for (j = 0; j < v->lengths[i]; j++) {
-                at = qkv + (size_t) (row + j) * 3 * width + h * v->dim;
-                keys[j] = at + width;
-                values[j] = at + 2 * width;
-            }
-
-            for (j = 0; j < v->lengths[i]; j++) {
-                r = row + j - v->row0;
-
-                if (r >= 0 && r < v->rows) {
-                    add_rounding(sum + (size_t) r * width + h * v->dim,
-                                 keys[j] - width, keys, values,
-                                 v->lengths[i], v->dim);
-                }
-            }
-        }
-    }
-
-    return sum;
-}
-
-
-static void
-vision_check(rigs_t *rigs, const vision_t *v, const float *qkv, int total,
-    const char *name)
-{
-    float   *cpu, *f32, *bf16, *rounding;
-    size_t   n;
-    double   wide, narrow;
-
-    n = (size_t) v->rows * v->heads * v->dim;
-    rounding = vision_rounding(v, qkv);
-    cpu = vision_run(&rigs->cpu, v, qkv, total);
-    f32 = vision_run(&rigs->f32, v, qkv, total);
-    bf16 = vision_run(&rigs->bf16, v, qkv, total);
-    wide = rig_worst(f32, cpu, n, RIG_F32);
-    narrow = worst_rounding(bf16, cpu, rounding, n);
-
-    tap_ok(wide < 1 && narrow < 1.01,
-           "%s: rows %d to %d of %d, %d heads of %d: %.2g, %.4f", name,
-           v->row0, v->row0 + v->rows, total, v->heads, v->dim, wide,
-           narrow);
-
-    free(rounding);
-    free(cpu);
-    free(f32);
-    free(bf16);
-}
-
-
-static void
-test_vision(rigs_t *rigs)
-{
-    int       c, i, j, row, total;
-    float    *qkv;
-    size_t    n;
-    uint64_t  seed = 4;
-
-    static const vision_t  cases[] = {
-        { 72, 2, { 729 }, 650, 79 },
-        { 64, 2, { 1025 }, 0, 70 },
-        { 80, 1, { 1601 }, 1530, 71 },
-        { 128, 1, { 1025 }, 960, 65 },
-        { 80, 2, { 64, 64, 16, 1, 63, 33 }, 0, 241 },
-        { 64, 1, { 65, 200, 3 }, 50, 200 },
-        { 80, 8, { 49, 64, 31, 1, 95, 2 }, 0, 242 },
-        { 16, 2, { 20, 36, 5 }, 3, 55 },
-        { 12, 2, { 30, 1 }, 0, 31 },
-        { 256, 1, { 40, 17 }, 10, 40 },
-        { 100, 1, { 17, 40 }, 0, 57 }
-    };
-
-    for (c = 0; c < (int) (sizeof(cases) / sizeof(cases[0])); c++) {
-        vlm_emu_seed((uint64_t) (200 + c));
-        total = 0;
-
-        for (i = 0; i < 6 && cases[c].lengths[i] != 0; i++) {
-            total += cases[c].lengths[i];
-        }
-
-        n = (size_t) total * 3 * cases[c].heads * cases[c].dim;
-        qkv = rig_random(&seed, n, 2.0f);
-        rig_round(qkv, n);
-        vision_check(rigs, &cases[c], qkv, total, "vision");
-
-        row = 0;
-
-        for (i = 0; i < 6; i++) {
-            for (j = 0; j < cases[c].lengths[i]; j++, row++) {
-                count_keys(qkv, row, j, cases[c].heads, cases[c].heads,
-                           cases[c].dim);
-            }
-        }
-
-        vision_check(rigs, &cases[c], qkv, total, "count");
-        free(qkv);
-    }
-}
-
-
-/* rows alone, beside any others, in tiles of few or many queries */
-
-static void
-test_slices(rigs_t *rigs)
-{
-    int       c, differ, total;
-    float    *qkv, *all, *some;
-    size_t    width;
-    uint64_t  seed = 7;
-    vision_t  v;
-
-    static const int  dims[] = { 64, 72, 80, 128, 12, 200 };
-
-    total = 330;
-
-    for (c = 0; c < 6; c++) {
-        vlm_emu_seed((uint64_t) (500 + c));
-        memset(&v, 0, sizeof(v));
-        v.dim = dims[c];
-        v.heads = 4;
-        v.lengths[0] = 287;
-        v.lengths[1] = 43;
-        v.rows = total;
-        width = (size_t) v.heads * v.dim;
-
-        qkv = rig_random(&seed, total * 3 * width, 2.0f);
-        rig_round(qkv, total * 3 * width);
-        all = vision_run(&rigs->bf16, &v, qkv, total);
-        differ = 0;
-
-        for (v.row0 = 0; v.row0 < total; v.row0 += v.rows) {
-            v.rows = 1 + rig_below(&seed, 120);
-            v.rows = v.rows < total - v.row0 ? v.rows : total - v.row0;
-            some = vision_run(&rigs->bf16, &v, qkv, total);
-            differ += memcmp(some, all + v.row0 * width,
-                             v.rows * width * sizeof(float)) != 0;
-            free(some);
-        }
-
-        tap_is(differ, 0, "vision in slices, heads of %d: the same bits",
-               v.dim);
-        free(qkv);
-        free(all);
-    }
-}
-
-
-static void
-test_refused(rig_t *rig)
-{
-    char            err[256];
-    int32_t         start[2] = { 0, 4 };
-    vlm_tensor_t    in, out;
-    vlm_segments_t  seg = { 1, start, 1, 258 };
-
-    in = rig_act(rig, NULL, 4, 3 * 258);
-    out = rig_act(rig, NULL, 4, 258);
-
-    rig->ops->vision_attention(rig->q, &seg, &out, &in, 0, in.data);
-    tap_ok(rig->ops->sync(rig->q, err, sizeof(err)) == -1, "too large");
-    tap_str(err, "vision_attention: heads of 258 elements: must be even and "
-            "256 at most", "and says so");
-
-    seg.head_dim = 256;
-    rig->ops->vision_attention(rig->q, &seg, &out, &in, 1, in.data);
-    tap_ok(rig->ops->sync(rig->q, err, sizeof(err)) == -1
-           && strncmp(err, "vision_attention: qkv [4, 774] of type 1", 40)
-              == 0, "%s", err);
-
-    rig_free(rig, &in);
-    rig_free(rig, &out);
-}
-
-
 int
 main(void)
 {
@@ -949,9 +594,6 @@ main(void)
     test_long(&rigs);
     test_same(&rigs);
     test_pieces(&rigs);
-    test_vision(&rigs);
-    test_slices(&rigs);
-    test_refused(&rigs.bf16);
 
     rigs_close(&rigs);
 
